@@ -1,0 +1,80 @@
+//! How a run ends: 0 fine, 1 the check failed, 2 wrong usage or a fault; and how a fault is printed.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// How a verb ended when it could do its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Everything asked for holds.
+    Fine,
+    /// The work was done and a bound or target was missed.
+    CheckFailed,
+}
+
+/// An error with advice: the text of the error, and below it what to do.
+#[derive(Debug)]
+pub(crate) struct Hint {
+    message: String,
+    hint: String,
+}
+
+impl Hint {
+    /// An error that says `message`, with the advice `hint`. Both in lower case, without a full stop.
+    pub(crate) fn error(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self { message: message.into(), hint: hint.into() })
+    }
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Hint {}
+
+/// The result of a run, ready to become an exit code.
+#[derive(Debug)]
+pub(crate) struct Exit(anyhow::Result<Outcome>);
+
+impl From<anyhow::Result<Outcome>> for Exit {
+    fn from(result: anyhow::Result<Outcome>) -> Self {
+        Self(result)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    /// Prints the error, if there is one, as `error:`, `caused by:` and `hint:` lines on stderr.
+    fn from(exit: Exit) -> Self {
+        match exit.0 {
+            Ok(Outcome::Fine) => Self::SUCCESS,
+            Ok(Outcome::CheckFailed) => Self::from(1),
+            Err(error) if is_broken_pipe(&error) => Self::SUCCESS,
+            Err(error) => {
+                print(&error);
+                Self::from(2)
+            }
+        }
+    }
+}
+
+/// A reader that stops reading (`| head`) is not a fault.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where a fault is shown to the person")]
+fn print(error: &anyhow::Error) {
+    eprintln!("error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("caused by: {cause}");
+    }
+    if let Some(hint) = error.chain().find_map(|cause| cause.downcast_ref::<Hint>()) {
+        eprintln!("hint: {}", hint.hint);
+    }
+}

@@ -1,0 +1,32 @@
+//! The `tidegate` command: one file per verb, and `report` for what they print.
+
+mod fault;
+mod fit;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use fault::Exit;
+
+/// Rate limits you can try, choose, serve and check.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Find the smallest burst for a rate, from a trace
+    Fit(fit::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.verb {
+        Verb::Fit(args) => fit::run(&args),
+    };
+    Exit::from(result).into()
+}

@@ -1,0 +1,8 @@
+//! Try rate limits on generated or recorded traffic, in virtual time.
+//!
+//! The flow is [`Arrivals`] (from a pattern or a trace) -> limiter -> decisions -> report. Nothing here reads a
+//! clock: every time comes from the arrivals.
+
+mod arrivals;
+
+pub use arrivals::{Arrivals, Costs, Keys};
