@@ -1,0 +1,135 @@
+//! The leaky bucket as a queue: calls go in at any pace and come out at a rate.
+//!
+//! **Definition.** The backlog `W` drains at `r`: `W = max(0, W - r·elapsed)`. A call of cost `c` is accepted iff
+//! `W + c <= B + Q`, where `Q` is the queue; then `W = W + c`, and the call starts after `max(0, W - B)/r`. A full
+//! queue rejects. With a longest wait `D`, the queue is also at most `r·D`.
+//!
+//! **Promise.** Of the calls *started* in any closed interval of length `t`, the cost is at most `B + r·t` (with `t`
+//! one nanosecond longer, since a start is rounded up to a nanosecond): the token bucket's twin, with the same `W`
+//! (what the token bucket calls its deficit). Where the token bucket says "no, come
+//! back in 0.3 s", this one says "yes, start in 0.3 s", so nobody has to come back, and the order is kept. Nobody
+//! waits longer than `Q/r`. Worst case: `10/s burst 10` starts 20 in one second; with `burst 1` one call each 0.1 s.
+//!
+//! **State.** One number, as for the [token bucket](super::token_bucket): the time in units at which the backlog is
+//! gone.
+//!
+//! **Worked example.** `2/s burst 1` with a queue of 2: four calls at 0. The first starts at once, the second after
+//! 0.5 s, the third after 1 s, and the fourth is rejected: in 0.5 s there is a place.
+//!
+//! **Not promised.** That accepted work is bounded by `B + r·t` when it *arrives* (that is `B + Q + r·t`), or that a
+//! caller who went away frees its place: the queue here is arithmetic, it holds no callers.
+//!
+//! **Source.** Turner 1986 (as the token bucket); as a queue that shapes, Tanenbaum, *Computer Networks*, 5th ed.,
+//! section 5.4.2. Elsewhere the name also means a meter that refuses: that is the token bucket.
+
+use core::time::Duration;
+
+use super::token_bucket::{Tat, TokenBucket};
+use crate::{Decision, Quota, Step};
+
+/// A leaky bucket for one quota, with a bounded queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeakyBucket {
+    bucket: TokenBucket,
+    /// How far the backlog may go above the capacity, in units: the queue and the longest wait, whichever is less.
+    queue: u128,
+}
+
+impl LeakyBucket {
+    /// The bucket that `quota` describes, where up to `queue` of cost may wait.
+    ///
+    /// With `queue` 0 nothing waits, and the decisions are those of the token bucket.
+    #[must_use]
+    pub fn new(quota: Quota, queue: u64) -> Self {
+        let bucket = TokenBucket::new(quota);
+        Self { bucket, queue: bucket.units(queue) }
+    }
+
+    /// The same bucket where no call waits longer than `max_wait`; a call that would is rejected at once.
+    #[must_use]
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { queue: self.queue.min(self.bucket.gained(max_wait)), ..self }
+    }
+}
+
+impl Step for LeakyBucket {
+    type State = Tat;
+
+    fn fresh(&self) -> Tat {
+        Tat::default()
+    }
+
+    #[inline]
+    fn look(&self, state: &Tat, now: u64, cost: u64) -> Decision {
+        let backlog = self.bucket.deficit(*state, now);
+        let needed = backlog.saturating_add(self.bucket.units(cost));
+        let burst = self.bucket.capacity();
+        let room = burst.saturating_add(self.queue);
+        if cost > self.bucket.burst() {
+            Decision::Never { capacity: self.bucket.burst() }
+        } else if needed <= room {
+            Decision::Allowed {
+                start_after: self.bucket.time_for(needed.saturating_sub(burst)),
+                remaining: self.bucket.tokens(room.saturating_sub(needed)),
+                reset_after: self.bucket.time_for(needed),
+            }
+        } else {
+            Decision::Rejected {
+                retry_after: self.bucket.time_for(needed.saturating_sub(room)),
+                remaining: self.bucket.tokens(room.saturating_sub(backlog)),
+                reset_after: self.bucket.time_for(backlog),
+            }
+        }
+    }
+
+    #[inline]
+    fn charge(&self, state: &mut Tat, now: u64, cost: u64) {
+        self.bucket.charge(state, now, cost);
+    }
+
+    fn bound(&self, span: Duration) -> Option<u128> {
+        // A start time is rounded up to a nanosecond, so two starts may be that much closer than they are exactly.
+        self.bucket.bound(span.saturating_add(Duration::from_nanos(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::tests::{Row, check_table};
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn leaky_bucket_follows_the_worked_example() {
+        let bucket = LeakyBucket::new("2/s burst 1".parse().unwrap(), 2);
+        check_table(
+            &bucket,
+            &[
+                Row::starts(0, 1, 0, 2),
+                Row::starts(0, 1, 500 * MS, 1),
+                Row::starts(0, 1, 1000 * MS, 0),
+                Row::rejected(0, 1, 500 * MS),
+                Row::rejected(500 * MS - 1, 1, 1),
+                Row::starts(500 * MS, 1, 1000 * MS, 0),
+                Row::never(500 * MS, 2, 1),
+            ],
+        );
+    }
+
+    #[test]
+    fn leaky_bucket_refuses_at_once_what_would_wait_too_long() {
+        let bucket =
+            LeakyBucket::new("2/s burst 1".parse().unwrap(), 100).with_max_wait(Duration::from_millis(750));
+        check_table(
+            &bucket,
+            &[
+                Row::starts(0, 1, 0, 1),
+                Row::starts(0, 1, 500 * MS, 0),
+                // It would start after 1 s; in 0.25 s it would start after 0.75 s.
+                Row::rejected(0, 1, 250 * MS),
+                Row::starts(250 * MS, 1, 750 * MS, 0),
+            ],
+        );
+    }
+}
