@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::{Algorithm, Decision, State, Step};
 
@@ -134,11 +135,20 @@ impl Policy {
         if state.states.len() != self.limits.len() {
             return self.look_with(&self.fresh(), now, cost);
         }
-        let nothing = Algorithm::Unlimited(crate::algorithm::Unlimited);
-        let mut answer =
-            PolicyDecision { decision: nothing.look(&nothing.fresh(), now, 0), limit: None, shadow: None };
-        for (index, (limit, state)) in self.limits.iter().zip(&state.states).enumerate() {
-            let decision = limit.algorithm.look(state, now, cost(index));
+        let mut looks = self.limits.iter().zip(&state.states).enumerate();
+        self.combine(|_| match looks.next() {
+            Some((index, (limit, state))) => limit.algorithm.look(state, now, cost(index)),
+            None => UNLIMITED,
+        })
+    }
+
+    /// One answer from the decisions of the limits: `look` is asked for each index of [`Self::limits`] in order.
+    ///
+    /// For those who keep the states elsewhere, such as one for each key.
+    pub fn combine(&self, mut look: impl FnMut(usize) -> Decision) -> PolicyDecision {
+        let mut answer = PolicyDecision { decision: UNLIMITED, limit: None, shadow: None };
+        for (index, limit) in self.limits.iter().enumerate() {
+            let decision = look(index);
             match limit.mode {
                 Mode::Enforce if answer.limit.is_none() => {
                     answer.decision = decision;
@@ -159,6 +169,10 @@ impl Policy {
         answer
     }
 }
+
+/// What a policy without enforced limits answers.
+const UNLIMITED: Decision =
+    Decision::Allowed { start_after: Duration::ZERO, remaining: u64::MAX, reset_after: Duration::ZERO };
 
 /// Whether `new` is a stricter answer than `old`.
 fn binds_more(new: &Decision, old: &Decision) -> bool {

@@ -1,8 +1,16 @@
 //! Try rate limits on generated or recorded traffic, in virtual time.
 //!
-//! The flow is [`Arrivals`] (from a pattern or a trace) -> limiter -> decisions -> report. Nothing here reads a
-//! clock: every time comes from the arrivals.
+//! The flow is [`Arrivals`] (from a [`Pattern`] or a trace) -> [`simulate`] (decisions by `tidegate-core`) ->
+//! [`Tally`]. Nothing here reads a clock: every time comes from the arrivals.
 
 mod arrivals;
+mod pattern;
+mod simulate;
+mod tally;
+mod worst;
 
 pub use arrivals::{Arrivals, Costs, Keys};
+pub use pattern::{MAX_ARRIVALS, Pattern, PatternError, PatternSettings, UnknownPattern, arrivals_of};
+pub use simulate::{Settings, Share, SimLimit, SplitError, Workers, simulate, split};
+pub use tally::{Bin, KeyTally, LimitTally, Tally, Timeline, Waits};
+pub use worst::WorstWindow;
