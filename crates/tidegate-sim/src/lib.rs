@@ -4,5 +4,6 @@
 //! clock: every time comes from the arrivals.
 
 mod arrivals;
+pub mod fit;
 
 pub use arrivals::{Arrivals, Costs, Keys};
