@@ -149,6 +149,21 @@ fn azure_needs_these_bursts() {
 }
 
 #[test]
+fn the_azure_curve_is_complete() {
+    // `B` is convex and the curve, the largest of some of its lines, is never above it. Where both agree at every
+    // break, at 0 and beyond the last, `B` lies on or below the straight pieces between, so both agree everywhere.
+    for tokens in [false, true] {
+        let arrivals = azure(tokens);
+        let demand = Demand::new(&arrivals).unwrap();
+        let curve = demand.curve().unwrap();
+        let ends = [Rate::per_second(0), Rate::new(u64::MAX, 1).unwrap()];
+        for rate in curve.breaks().iter().chain(&ends) {
+            assert_eq!(curve.at(*rate).burst, demand.smallest_burst(*rate).burst, "at {rate}");
+        }
+    }
+}
+
+#[test]
 fn azure_proposals_reject_nothing_in_a_bucket() {
     for (tokens, one, short) in [
         (false, "4/s burst 593", Some("60/s burst 19")),

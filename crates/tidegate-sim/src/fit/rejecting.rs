@@ -19,7 +19,7 @@
 use super::{Demand, FitError, Fraction, Rate};
 
 /// How many arrivals the search for the smallest burst looks at, over all its passes. Twice as many double the time of
-/// the longest search (about 5 s now) and settle it for traces that need it.
+/// the longest search (3 to 7 s on the machine this was written on) and settle it for traces that need it.
 const WORK_MAX: u64 = 2_000_000_000;
 
 /// A share of the arrivals, exact.

@@ -2,6 +2,9 @@
 //!
 //! With `W` the deficit of the pass for one rate, arrival `j` goes at the first instant at which the bucket of burst `B`
 //! has room: it waits `max(0, W_j − B)/r`. `W` does not depend on `B`, so one pass and one sort answer every burst.
+//!
+//! An arrival that costs more than `B`, which a bucket would never allow, is taken all the same: it goes once what it
+//! exceeds `B` by has been refilled too.
 
 use super::{Demand, FitError, Rate};
 
