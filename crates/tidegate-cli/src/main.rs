@@ -2,6 +2,7 @@
 
 mod fault;
 mod fit;
+mod report;
 
 use std::process::ExitCode;
 

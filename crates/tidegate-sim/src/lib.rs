@@ -4,6 +4,7 @@
 //! [`Tally`]. Nothing here reads a clock: every time comes from the arrivals.
 
 mod arrivals;
+pub mod fit;
 mod pattern;
 mod simulate;
 mod tally;

@@ -1,0 +1,3 @@
+//! What the verbs print.
+
+pub(crate) mod plot;
