@@ -4,5 +4,10 @@
 //! clock: every time comes from the arrivals.
 
 mod arrivals;
+mod trace;
 
 pub use arrivals::{Arrivals, Costs, Keys};
+pub use trace::{
+    BadLine, Expected, FieldNames, Format, Found, SkippedLine, TimeReading, TimeUnit, Trace, TraceError,
+    TraceOptions, UnknownTimeUnit, read,
+};
