@@ -118,6 +118,8 @@ pub(super) struct Lines<'a> {
     searched: usize,
     end: usize,
     ended: bool,
+    /// A fault that came up while the head was read.
+    fault: Option<InputFault>,
     number: u64,
 }
 
@@ -134,10 +136,15 @@ impl<'a> Lines<'a> {
             searched: 0,
             end: 0,
             ended: false,
+            fault: None,
             number: 0,
         };
         while !lines.ended && lines.end < HEAD_SIZE {
-            lines.fill()?;
+            // The lines before the fault come first, so that its line number is right.
+            if let Err(fault) = lines.fill() {
+                lines.fault = Some(fault);
+                break;
+            }
         }
         if lines.head().starts_with(b"\xEF\xBB\xBF") {
             lines.start = 3;
@@ -205,6 +212,9 @@ impl<'a> Lines<'a> {
 
     /// Reads more behind the unread bytes, which move to the front when there is no room.
     fn fill(&mut self) -> Result<(), InputFault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
         if self.buffer.len() - self.end < READ_SIZE || self.start == self.end {
             self.buffer.copy_within(self.start..self.end, 0);
             self.searched -= self.start;
