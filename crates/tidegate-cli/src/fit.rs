@@ -7,39 +7,18 @@ mod words;
 
 use std::io::{self, Write as _};
 
-use clap::ValueEnum;
 use tidegate_sim::Arrivals;
 use tidegate_sim::fit::{Curve, Demand, Needed, Proposals, Rate, Share, Tolerated, Waits};
 
 use crate::fault::{Hint, Outcome};
 use crate::report::plot::{self, Target};
+use crate::trace_args::TraceArgs;
 
 /// What `fit` is asked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The trace: an access log, CSV or JSON lines; `-` reads stdin
-    #[arg(long, value_name = "FILE")]
-    trace: String,
-
-    /// The column or field of the time
-    #[arg(long, value_name = "COLUMN")]
-    time: Option<String>,
-
-    /// The column or field of the key; every key has a bucket of its own, and the burst is the largest over keys
-    #[arg(long, value_name = "COLUMN")]
-    key: Option<String>,
-
-    /// The columns or fields whose sum is the cost of a request; without it each costs 1
-    #[arg(long, value_name = "A+B", value_delimiter = '+')]
-    cost: Vec<String>,
-
-    /// What a time that is a number counts
-    #[arg(long, value_name = "UNIT")]
-    time_unit: Option<TimeUnit>,
-
-    /// Leave out lines that cannot be read, and count them
-    #[arg(long)]
-    skip_bad: bool,
+    #[command(flatten)]
+    traffic: TraceArgs,
 
     /// A rate to find the burst for: `5`, `0.5/s`, `100/min`, `1 per 10s`; repeatable
     #[arg(long, value_name = "RATE", value_parser = words::rate)]
@@ -66,19 +45,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a number in the time column counts.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum TimeUnit {
-    S,
-    Ms,
-    Us,
-    Ns,
-}
-
 /// Everything found out about a trace, before it is written down.
 struct Findings<'a> {
     /// What the trace is called.
-    name: &'a str,
+    name: String,
     arrivals: &'a Arrivals,
     /// The cost of all requests.
     cost: u64,
@@ -104,12 +74,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             "draw into a file: `--plot curve.svg`",
         ));
     }
-    let arrivals = load(args)?;
-    let findings = find(args, &arrivals)?;
+    let trace = args.traffic.load()?;
+    let findings = find(args, &trace.arrivals)?;
     if let Some(target) = &args.plot {
         match &findings.curve {
             Some(curve) => {
-                plot::write(target, &chart::chart(&findings, curve), &chart::table(&findings, curve))?;
+                plot::write(target, &chart::plate(&findings, curve))?;
             }
             None => note("no plot, because there is no curve"),
         }
@@ -117,14 +87,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let text = if args.json { json::report(&findings)? } else { text::report(&findings, args) };
     io::stdout().lock().write_all(text.as_bytes())?;
     Ok(Outcome::Fine)
-}
-
-/// Reads the trace that `args` names.
-fn load(args: &Args) -> anyhow::Result<Arrivals> {
-    let Args { trace, time, key, cost, time_unit, skip_bad, .. } = args;
-    let options =
-        format!("time {time:?}, key {key:?}, cost {cost:?}, unit {time_unit:?}, skip bad {skip_bad}");
-    Err(Hint::error(format!("cannot read `{trace}` yet ({options})"), "wait for the trace readers"))
 }
 
 /// Finds what `args` asks of `arrivals`.
@@ -148,7 +110,7 @@ fn find<'a>(args: &'a Args, arrivals: &'a Arrivals) -> anyhow::Result<Findings<'
     let proposals = curve.as_ref().map(Curve::proposals);
     // `Demand::new` checked that the sum fits.
     let cost = (0..arrivals.len()).map(|index| arrivals.cost(index)).fold(0, u64::saturating_add);
-    let name = if args.trace == "-" { "stdin" } else { &args.trace };
+    let name = args.traffic.name();
     Ok(Findings { name, arrivals, cost, rates, curve, proposals })
 }
 

@@ -2,7 +2,12 @@
 
 mod fault;
 mod fit;
+mod limits;
+mod progress;
+mod quota_args;
 mod report;
+mod simulate;
+mod trace_args;
 
 use std::process::ExitCode;
 
@@ -20,13 +25,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Try limits on generated or recorded traffic
+    Simulate(Box<simulate::Args>),
     /// Find the smallest burst for a rate, from a trace
-    Fit(fit::Args),
+    Fit(Box<fit::Args>),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
+        Verb::Simulate(args) => simulate::run(&args),
         Verb::Fit(args) => fit::run(&args),
     };
     Exit::from(result).into()

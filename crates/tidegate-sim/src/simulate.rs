@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -20,6 +21,8 @@ pub struct SimLimit {
     pub limit: Limit,
     /// Whether each key has its own state, or all share one.
     pub per_key: bool,
+    /// How many calls may run at once, in each state. Only an enforced limit counts them.
+    pub max_in_flight: Option<NonZeroU64>,
 }
 
 /// How several workers share a limit.
@@ -57,7 +60,7 @@ pub struct Settings {
     pub service_time: Option<Duration>,
     /// How many calls may run at once, over all keys and workers. A call whose turn comes when no place is free is
     /// shed: it counts as rejected.
-    pub max_in_flight: Option<std::num::NonZeroU64>,
+    pub max_in_flight: Option<NonZeroU64>,
     /// Whether to count for each key.
     pub by_key: bool,
     /// How many bins the timeline has; 0 for no timeline.
@@ -158,7 +161,7 @@ impl Workers {
 /// let arrivals = Arrivals { times: vec![0, 0, 0, 500_000_000], ..Arrivals::default() };
 /// let bucket = Algorithm::new(Kind::TokenBucket, "2/s".parse()?);
 /// let limit = Limit { name: "two".into(), algorithm: bucket, mode: Mode::Enforce };
-/// let workers = Workers::one(vec![SimLimit { limit, per_key: false }]);
+/// let workers = Workers::one(vec![SimLimit { limit, per_key: false, max_in_flight: None }]);
 /// let tally = simulate(&arrivals, &workers, &Settings::default(), &mut |_| {});
 /// assert_eq!((tally.allowed, tally.rejected, tally.first_rejected), (3, 1, Some(2)));
 /// # Ok::<(), tidegate_core::QuotaError>(())
@@ -172,7 +175,7 @@ pub fn simulate(
 ) -> Tally {
     let mut deciders: Vec<Decider> =
         workers.limits.iter().map(|limits| Decider::new(limits.clone(), arrivals)).collect();
-    let mut run = Run::new(arrivals, settings);
+    let mut run = Run::new(arrivals, workers, settings);
     let n = deciders.len().max(1);
     let mut worker = 0;
     for (index, now) in arrivals.times.iter().copied().enumerate() {
@@ -256,20 +259,26 @@ struct Run<'a> {
     settings: &'a Settings,
     tally: Tally,
     worst: WorstWindow,
-    /// Calls that start later than they came, earliest first: start and cost.
-    waiting: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Calls that start later than they came, earliest first: start, cost and key.
+    waiting: BinaryHeap<Reverse<(u64, u64, usize)>>,
     waits: Vec<u64>,
-    /// When running calls end, earliest first.
-    ends: BinaryHeap<Reverse<u64>>,
-    in_flight: InFlight,
-    peak: u64,
+    /// When running calls end, earliest first, and their keys.
+    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    /// For each limit on calls in flight, whether each key has a count, and the counts.
+    places: Vec<(bool, Vec<InFlight>)>,
+    peak: usize,
     timeline: Option<Timeline>,
     by_key: Vec<KeyTally>,
 }
 
 impl<'a> Run<'a> {
-    fn new(arrivals: &'a Arrivals, settings: &'a Settings) -> Self {
+    fn new(arrivals: &'a Arrivals, workers: &Workers, settings: &'a Settings) -> Self {
         let keys = arrivals.keys.as_ref().map_or(1, |keys| keys.names.len());
+        let of_limits = workers.limits.first().into_iter().flatten().filter_map(|sim| {
+            let max = sim.max_in_flight.filter(|_| sim.limit.mode == Mode::Enforce)?;
+            Some((sim.per_key, vec![InFlight::new(max); if sim.per_key { keys } else { 1 }]))
+        });
+        let of_all = settings.max_in_flight.map(|max| (false, vec![InFlight::new(max)]));
         let window = u64::try_from(settings.worst_window.as_nanos()).unwrap_or(u64::MAX);
         Self {
             arrivals,
@@ -279,7 +288,7 @@ impl<'a> Run<'a> {
             waiting: BinaryHeap::new(),
             waits: Vec::new(),
             ends: BinaryHeap::new(),
-            in_flight: InFlight::new(settings.max_in_flight.unwrap_or(std::num::NonZeroU64::MAX)),
+            places: of_limits.chain(of_all).collect(),
             peak: 0,
             timeline: (settings.bins > 0).then(|| Timeline::new(arrivals, settings.bins)),
             by_key: if settings.by_key { vec![KeyTally::default(); keys] } else { Vec::new() },
@@ -299,10 +308,10 @@ impl<'a> Run<'a> {
             let wait = decision.start_after();
             if wait.is_zero() {
                 // The place and the tokens are taken together: without a place nothing is charged.
-                allowed = self.start(now, cost);
+                allowed = self.start(now, cost, key);
             } else {
                 let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                self.waiting.push(Reverse((now.saturating_add(wait), cost)));
+                self.waiting.push(Reverse((now.saturating_add(wait), cost, key)));
                 self.note_wait(wait);
             }
         }
@@ -340,11 +349,11 @@ impl<'a> Run<'a> {
 
     /// Starts the waiting calls whose turn has come by `now`.
     fn start_until(&mut self, now: u64) {
-        while let Some(Reverse((at, cost))) = self.waiting.peek().copied()
+        while let Some(Reverse((at, cost, key))) = self.waiting.peek().copied()
             && at <= now
         {
             self.waiting.pop();
-            if !self.start(at, cost) {
+            if !self.start(at, cost, key) {
                 self.tally.allowed -= 1;
                 self.tally.allowed_cost -= u128::from(cost);
                 self.tally.rejected += 1;
@@ -354,22 +363,31 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Starts a call, if there is a place for it.
+    /// Starts a call, if there is a place for it everywhere.
     #[inline]
-    fn start(&mut self, at: u64, cost: u64) -> bool {
+    fn start(&mut self, at: u64, cost: u64, key: usize) -> bool {
         if let Some(service) = self.settings.service_time {
-            while let Some(Reverse(end)) = self.ends.peek()
-                && *end <= at
+            while let Some(Reverse((end, key))) = self.ends.peek().copied()
+                && end <= at
             {
                 self.ends.pop();
-                self.in_flight.leave();
+                for (per_key, counts) in &mut self.places {
+                    counts[if *per_key { key } else { 0 }].leave();
+                }
             }
-            if !self.in_flight.try_enter() {
+            let free = |(per_key, counts): &(bool, Vec<InFlight>)| {
+                let count = &counts[if *per_key { key } else { 0 }];
+                count.running() < count.max()
+            };
+            if !self.places.iter().all(free) {
                 return false;
             }
+            for (per_key, counts) in &mut self.places {
+                let _entered = counts[if *per_key { key } else { 0 }].try_enter();
+            }
             let service = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
-            self.ends.push(Reverse(at.saturating_add(service)));
-            self.peak = self.peak.max(self.in_flight.running());
+            self.ends.push(Reverse((at.saturating_add(service), key)));
+            self.peak = self.peak.max(self.ends.len());
         }
         self.worst.add(at, cost);
         true
@@ -381,7 +399,7 @@ impl<'a> Run<'a> {
         tally.worst = self.worst.most();
         tally.worst_at = self.worst.most_at();
         tally.waits = Waits::of(self.waits);
-        tally.peak_in_flight = self.settings.service_time.map(|_| self.peak);
+        tally.peak_in_flight = self.settings.service_time.map(|_| self.peak as u64);
         tally.timeline = self.timeline;
         tally.by_key = self.by_key;
         let Some(first) = deciders.first() else { return tally };

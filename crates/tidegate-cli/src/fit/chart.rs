@@ -4,7 +4,7 @@ use tidegate_sim::fit::{Curve, Rate, pleasant_rates};
 
 use super::Findings;
 use super::words::{duration, number};
-use crate::report::plot::{Axis, Chart, Series, Style, Table};
+use crate::report::plot::{Axis, Chart, Plate, Series, Style, Table};
 
 /// How many rows the table of the curve has at most, without those that were asked for or proposed.
 const ROWS_MAX: usize = 9;
@@ -14,6 +14,12 @@ const POINTS: u32 = 300;
 
 /// An axis whose ends differ by more than this factor is logarithmic.
 const LOG_FROM: f64 = 20.0;
+
+/// The chart, and the table of its points.
+pub(super) fn plate(found: &Findings<'_>, curve: &Curve) -> Plate {
+    let chart = chart(found, curve);
+    Plate { title: chart.title.clone(), charts: vec![chart], table: table(found, curve) }
+}
 
 /// The burst against the rate, with the asked rates and the proposals.
 pub(super) fn chart(found: &Findings<'_>, curve: &Curve) -> Chart {

@@ -108,7 +108,7 @@ pub(super) fn report(found: &Findings<'_>) -> anyhow::Result<String> {
     let report = Report {
         schema: "tidegate.fit/1",
         trace: Trace {
-            name: found.name,
+            name: &found.name,
             requests: found.arrivals.len(),
             cost: found.cost,
             span_ns: found.arrivals.span(),

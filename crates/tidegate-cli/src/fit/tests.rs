@@ -92,10 +92,10 @@ fn the_curve_can_be_drawn() {
     let curve = found.curve.as_ref().unwrap();
     let chart = chart::chart(&found, curve);
     assert!(chart.x.log && chart.y.log);
-    let page = plot::html(&chart, &chart::table(&found, curve));
+    let page = plot::html(&chart::plate(&found, curve));
     assert!(page.contains("5/s burst 508") && page.contains("507.925165"));
     let points = chart.series[0].points.iter();
     assert!(points.clone().zip(points.skip(1)).all(|(a, b)| a.0 < b.0 && a.1 >= b.1));
-    let text = plot::terminal(&chart, true);
+    let text = plot::terminal(&chart, true, false);
     assert!(text.contains("asked: 10/s burst 319") && text.lines().all(|line| line.chars().count() <= 100));
 }

@@ -12,9 +12,10 @@ use kuva::backend::svg::SvgBackend;
 use kuva::backend::terminal::TerminalBackend;
 use kuva::plot::{LegendPosition, LinePlot, ScatterPlot};
 use kuva::render::annotations::ReferenceLine;
+use kuva::render::figure::Figure;
 use kuva::render::layout::{Layout, TickFormat};
 use kuva::render::plots::Plot;
-use kuva::render::render::{Scene, render_multiple};
+use kuva::render::render::render_multiple;
 
 /// Colours that differ in lightness too, for those who do not see all hues and for print (Okabe and Ito 2008).
 const COLORS: [&str; 6] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"];
@@ -88,16 +89,27 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Writes `chart` to `target`; `table` stands below it on a page.
-pub(crate) fn write(target: &Target, chart: &Chart, table: &Table) -> anyhow::Result<()> {
+/// A title, charts one below the other, and a table.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plate {
+    pub(crate) title: String,
+    pub(crate) charts: Vec<Chart>,
+    /// Stands below the charts on a page.
+    pub(crate) table: Table,
+}
+
+/// Writes `plate` to `target`.
+pub(crate) fn write(target: &Target, plate: &Plate) -> anyhow::Result<()> {
     match target {
-        Target::Svg(path) => write_file(path, &svg(chart)),
-        Target::Html(path) => write_file(path, &html(chart, table)),
+        Target::Svg(path) => write_file(path, &svg(&plate.charts)),
+        Target::Html(path) => write_file(path, &html(plate)),
         Target::Terminal => {
             let mut out = io::stdout().lock();
             let plain =
                 std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || !out.is_terminal();
-            out.write_all(terminal(chart, plain).as_bytes())?;
+            for chart in &plate.charts {
+                out.write_all(terminal(chart, plain, plate.charts.len() > 1).as_bytes())?;
+            }
             Ok(())
         }
     }
@@ -107,15 +119,31 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write the plot to `{}`", path.display()))
 }
 
-/// The chart as an SVG document.
-pub(crate) fn svg(chart: &Chart) -> String {
-    SvgBackend::new().render_scene(&scene(chart, (860.0, 520.0), true))
+/// The charts as one SVG document, one below the other.
+pub(crate) fn svg(charts: &[Chart]) -> String {
+    let scene = match charts {
+        [chart] => {
+            let (plots, layout) = panel(chart, (860.0, 520.0), true);
+            render_multiple(plots, layout)
+        }
+        _ => {
+            let panels = charts.iter().map(|chart| panel(chart, (860.0, 260.0), true));
+            let (plots, layouts) = panels.unzip();
+            Figure::new(charts.len(), 1)
+                .with_plots(plots)
+                .with_layouts(layouts)
+                .with_cell_size(860.0, 260.0)
+                .with_keep_panel_legends()
+                .render()
+        }
+    };
+    SvgBackend::new().render_scene(&scene)
 }
 
 /// A page that needs no other file and no network.
-pub(crate) fn html(chart: &Chart, table: &Table) -> String {
+pub(crate) fn html(plate: &Plate) -> String {
     let mut page = String::from("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n");
-    let title = escaped(&chart.title);
+    let title = escaped(&plate.title);
     let _ = writeln!(page, "<title>{title}</title>");
     page.push_str(
         "<meta name=\"viewport\" content=\"width=device-width\">\n<style>\n\
@@ -126,29 +154,31 @@ pub(crate) fn html(chart: &Chart, table: &Table) -> String {
          th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid #ddd }\n\
          td:last-child, th:last-child { text-align: left }\n</style>\n",
     );
-    let _ = writeln!(page, "<h1>{title}</h1>\n<figure>\n{}\n</figure>\n<table>", svg(chart));
+    let _ = writeln!(page, "<h1>{title}</h1>\n<figure>\n{}\n</figure>\n<table>", svg(&plate.charts));
     let row = |cells: &[String], tag: &str| {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
         format!("<tr>{cells}</tr>\n")
     };
-    page.push_str(&row(&table.head, "th"));
-    for cells in &table.rows {
+    page.push_str(&row(&plate.table.head, "th"));
+    for cells in &plate.table.rows {
         page.push_str(&row(cells, "td"));
     }
     page.push_str("</table>\n</html>\n");
     page
 }
 
-/// The chart in 100 by 28 characters; `plain` leaves the colours out.
-pub(crate) fn terminal(chart: &Chart, plain: bool) -> String {
-    let text = TerminalBackend::new(100, 28).render_scene(&scene(chart, (1000.0, 560.0), false));
+/// The chart in 100 by 28 characters, or by 14 as one of several; `plain` leaves the colours out.
+pub(crate) fn terminal(chart: &Chart, plain: bool, short: bool) -> String {
+    let rows: u8 = if short { 14 } else { 28 };
+    let (plots, layout) = panel(chart, (1000.0, 20.0 * f64::from(rows)), false);
+    let text = TerminalBackend::new(100, rows.into()).render_scene(&render_multiple(plots, layout));
     let text = if plain { without_escapes(&text) } else { text };
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n").trim_end().to_owned() + "\n"
 }
 
 /// `boxed` gives the legend a frame and a ground; as characters they would be a black block.
-fn scene(chart: &Chart, (width, height): (f64, f64), boxed: bool) -> Scene {
+fn panel(chart: &Chart, (width, height): (f64, f64), boxed: bool) -> (Vec<Plot>, Layout) {
     let mut plots = Vec::new();
     for (series, color) in chart.series.iter().zip(COLORS.iter().cycle()) {
         let points = series.points.iter().copied();
@@ -190,7 +220,7 @@ fn scene(chart: &Chart, (width, height): (f64, f64), boxed: bool) -> Scene {
     if let Some((level, name)) = &chart.bound {
         layout = layout.with_reference_line(ReferenceLine::horizontal(*level).with_label(label(name)));
     }
-    render_multiple(plots, layout)
+    (plots, layout)
 }
 
 /// The text of a tick, short enough not to be cut off at the edge: `2.5`, `400`, `20k`, `1M`.
@@ -259,8 +289,11 @@ mod tests {
 
     #[test]
     fn names_cannot_add_markup() {
-        let page =
-            html(&chart(), &Table { head: vec!["<h>".to_owned()], rows: vec![vec!["<r>".to_owned()]] });
+        let page = html(&Plate {
+            title: "<a>".to_owned(),
+            charts: vec![chart(), chart()],
+            table: Table { head: vec!["<h>".to_owned()], rows: vec![vec!["<r>".to_owned()]] },
+        });
         for markup in ["<a>", "<h>", "<r>"] {
             assert!(!page.contains(markup), "{markup}");
         }
@@ -269,7 +302,7 @@ mod tests {
 
     #[test]
     fn plain_text_has_no_escapes() {
-        let text = terminal(&chart(), true);
+        let text = terminal(&chart(), true, false);
         assert!(!text.contains('\u{1b}') && text.lines().count() > 10);
     }
 }

@@ -162,6 +162,12 @@ pub struct SkippedLine {
     pub reason: BadLine,
 }
 
+impl fmt::Display for SkippedLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: expected {}, found {}", self.line, self.reason.expected, self.reason.found)
+    }
+}
+
 /// What a line should have had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,0 +1,250 @@
+//! The limits file: one TOML that every verb reads.
+
+use std::fs;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use tidegate_core::algorithm::LeakyBucket;
+use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota, parse_duration};
+
+use crate::fault::Hint;
+
+/// A limit as the file says it, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct FileLimit {
+    /// The limit itself.
+    pub(crate) limit: Limit,
+    /// What a key is made of; empty when all calls share one state.
+    pub(crate) key: Vec<String>,
+    /// How many calls may run at once.
+    pub(crate) max_in_flight: Option<NonZeroU64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    limit: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    #[serde(default)]
+    key: Key,
+    #[serde(deserialize_with = "quota")]
+    quota: Quota,
+    #[serde(default, deserialize_with = "kind")]
+    algorithm: Option<Kind>,
+    #[serde(default)]
+    max_in_flight: Option<NonZeroU64>,
+    #[serde(default)]
+    queue: Option<Queue>,
+    #[serde(default)]
+    mode: EntryMode,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(untagged, expecting = "expected a key such as \"client-ip\", \"none\", or a list of them")]
+enum Key {
+    #[default]
+    None,
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EntryMode {
+    #[default]
+    Enforce,
+    Shadow,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Queue {
+    max: u64,
+    #[serde(default, deserialize_with = "duration")]
+    max_wait: Option<Duration>,
+}
+
+fn quota<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Quota, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(serde::de::Error::custom)
+}
+
+fn kind<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(|error| serde::de::Error::custom(format!("`{text}`: {error}")))
+}
+
+fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Reads the limits of a file.
+///
+/// # Errors
+///
+/// A file that cannot be read, or a text in it that is no limit: the error names file, line and key.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+    let name = path.display().to_string();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the limits file `{name}`"))?;
+    parse(&name, &text)
+}
+
+fn parse(name: &str, text: &str) -> anyhow::Result<Vec<FileLimit>> {
+    const ADVICE: &str =
+        "a limit is written as `[[limit]]`, `name = \"per-client\"`, `quota = \"10/s burst 20\"`";
+    let deserializer = toml::Deserializer::parse(text).map_err(|error| {
+        Hint::error(format!("{}{}", place(name, text, error.span()), error.message()), ADVICE)
+    })?;
+    let document: Document = serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let at = place(name, text, error.inner().span());
+        let message = error.inner().message().to_owned();
+        Hint::error(
+            if path == "." { format!("{at}{message}") } else { format!("{at}`{path}`: {message}") },
+            ADVICE,
+        )
+    })?;
+    if document.limit.is_empty() {
+        return Err(Hint::error(format!("{name}: there is no limit in it"), ADVICE));
+    }
+    let mut names: Vec<&str> = document.limit.iter().map(|entry| entry.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Hint::error(
+            format!("{name}: two limits are named `{}`", pair[0]),
+            "give each limit a name of its own",
+        ));
+    }
+    document.limit.into_iter().map(|entry| entry.check(name)).collect()
+}
+
+/// `FILE:LINE: `, the line that a span begins in.
+fn place(name: &str, text: &str, span: Option<std::ops::Range<usize>>) -> String {
+    match span {
+        Some(span) => {
+            let line = text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1;
+            format!("{name}:{line}: ")
+        }
+        None => format!("{name}: "),
+    }
+}
+
+impl Entry {
+    fn check(self, file: &str) -> anyhow::Result<FileLimit> {
+        let kind = match (self.algorithm, self.queue) {
+            (None | Some(Kind::TokenBucket | Kind::LeakyBucket), Some(_)) => Kind::LeakyBucket,
+            (Some(kind), Some(_)) => {
+                return Err(Hint::error(
+                    format!("{file}: limit `{}`: a {kind} has no queue", self.name),
+                    "take out `queue`, or use the algorithm `token-bucket` or `leaky-bucket`",
+                ));
+            }
+            (kind, None) => kind.unwrap_or(Kind::TokenBucket),
+        };
+        let algorithm = match self.queue {
+            Some(queue) => leaky_bucket(self.quota, queue.max, queue.max_wait),
+            None => Algorithm::new(kind, self.quota),
+        };
+        let mode = match self.mode {
+            EntryMode::Enforce => Mode::Enforce,
+            EntryMode::Shadow => Mode::Shadow,
+        };
+        let key = match self.key {
+            Key::None => Vec::new(),
+            Key::One(key) if key == "none" => Vec::new(),
+            Key::One(key) => vec![key],
+            Key::Several(keys) => keys,
+        };
+        Ok(FileLimit {
+            limit: Limit { name: self.name.into(), algorithm, mode },
+            key,
+            max_in_flight: self.max_in_flight,
+        })
+    }
+}
+
+/// A token bucket whose callers may wait in line is a leaky bucket: the same arithmetic, with a start time in place of
+/// a refusal.
+pub(crate) fn leaky_bucket(quota: Quota, queue: u64, max_wait: Option<Duration>) -> Algorithm {
+    let bucket = LeakyBucket::new(quota, queue);
+    Algorithm::LeakyBucket(match max_wait {
+        Some(max_wait) => bucket.with_max_wait(max_wait),
+        None => bucket,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_the_design_writes_them() {
+        let text = r#"
+            [[limit]]
+            name  = "per-client"
+            key   = "client-ip"
+            quota = "10/s burst 20"
+            algorithm = "token-bucket"
+            max_in_flight = 8
+            queue = { max = 100, max_wait = "20s" }
+            mode  = "enforce"
+
+            [[limit]]
+            name = "all"
+            quota = "100/min"
+            mode = "shadow"
+        "#;
+        let limits = parse("limits.toml", text).unwrap();
+        assert_eq!(limits[0].limit.algorithm.kind(), Kind::LeakyBucket);
+        assert_eq!(limits[0].key, ["client-ip"]);
+        assert_eq!(limits[0].max_in_flight, NonZeroU64::new(8));
+        assert_eq!(limits[1].limit.mode, Mode::Shadow);
+        assert!(limits[1].key.is_empty());
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_with_file_line_key_and_reason() {
+        for (text, expected) in [
+            ("", "f: there is no limit in it"),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"10\"",
+                "f:3: `limit[0].quota`: the quota `10` does not say per what time; write for example `10/s` or `1 per 10s`",
+            ),
+            ("[[limit]]\nname = \"a\"", "f:1: `limit[0]`: missing field `quota`"),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nbusrt = 3",
+                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nmode = \"on\"",
+                "f:4: `limit[0].mode`: unknown variant `on`, expected `enforce` or `shadow`",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nalgorithm = \"bucket\"",
+                "f:4: `limit[0].algorithm`: `bucket`: unknown limiter; write one of none, fixed-window, sliding-window, sliding-log, token-bucket, leaky-bucket",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\n[[limit]]\nname = \"a\"\nquota = \"2/s\"",
+                "f: two limits are named `a`",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nalgorithm = \"fixed-window\"\nqueue = { max = 3 }",
+                "f: limit `a`: a fixed-window has no queue",
+            ),
+            ("[[limit]\n", "f:1: unclosed array table, expected `]`"),
+        ] {
+            let error = parse("f", text).map(|_| ()).unwrap_err().to_string();
+            assert_eq!(error, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The plot of a simulation: for each limiter what it allowed and rejected over time, and how full a bucket was.
+
+use std::time::Duration;
+
+use tidegate_sim::{Arrivals, Bin, Timeline};
+
+use super::rows::{Report, Row};
+use crate::report::plot::{Axis, Chart, Plate, Series, Style, Table};
+use crate::report::text::duration;
+
+/// How many bins the time is cut into: about five requests each, and no more than can be told apart.
+pub(super) fn bins(arrivals: &Arrivals) -> usize {
+    (arrivals.len() / 5).clamp(12, 120)
+}
+
+/// The charts of all rows, with the table of the report.
+pub(super) fn plate(report: &Report) -> Plate {
+    let mut charts = Vec::new();
+    for row in &report.rows {
+        let Some(timeline) = &row.tally.timeline else { continue };
+        charts.push(counts(row, timeline));
+        charts.extend(level(report, row, timeline));
+    }
+    Plate { title: report.source.headline(report.quota), charts, table: table(report) }
+}
+
+fn counts(row: &Row, timeline: &Timeline) -> Chart {
+    let series = |name: &str, of: fn(&Bin) -> u64| Series {
+        name: name.to_owned(),
+        points: steps(timeline, |bin| Some(of(bin))),
+        style: Style::Line,
+    };
+    Chart {
+        title: format!("{}: {} allowed, {} rejected", row.name, row.tally.allowed, row.tally.rejected),
+        x: Axis { label: "seconds".to_owned(), log: false },
+        y: Axis {
+            label: format!("requests in {}", duration(Duration::from_nanos(timeline.bin))),
+            log: false,
+        },
+        series: vec![series("allowed", |bin| bin.allowed), series("rejected", |bin| bin.rejected)],
+        bound: None,
+    }
+}
+
+/// The tokens left in the one bucket of a row; `None` where there are several, or none.
+fn level(report: &Report, row: &Row, timeline: &Timeline) -> Option<Chart> {
+    let one_bucket = report.source.arrivals().keys.is_none() && row.name.starts_with("token-bucket");
+    if !one_bucket || row.name.ends_with("copied") || row.name.ends_with("split") {
+        return None;
+    }
+    Some(Chart {
+        title: format!("{}: tokens left", row.name),
+        x: Axis { label: "seconds".to_owned(), log: false },
+        y: Axis { label: "fewest tokens".to_owned(), log: false },
+        series: vec![Series {
+            name: "level".to_owned(),
+            points: steps(timeline, |bin| bin.level),
+            style: Style::Line,
+        }],
+        bound: None,
+    })
+}
+
+/// A line that stays level within each bin.
+#[expect(clippy::cast_precision_loss, reason = "coordinates in a picture")]
+fn steps(timeline: &Timeline, of: impl Fn(&Bin) -> Option<u64>) -> Vec<(f64, f64)> {
+    let seconds = timeline.bin as f64 / 1e9;
+    let mut points = Vec::new();
+    for (index, bin) in timeline.bins.iter().enumerate() {
+        if let Some(value) = of(bin) {
+            points.push((index as f64 * seconds, value as f64));
+            points.push(((index + 1) as f64 * seconds, value as f64));
+        }
+    }
+    points
+}
+
+fn table(report: &Report) -> Table {
+    let head = ["limiter", "allowed", "rejected", "worst"].map(str::to_owned).to_vec();
+    let rows = report
+        .rows
+        .iter()
+        .map(|row| {
+            let tally = &row.tally;
+            vec![
+                row.name.clone(),
+                tally.allowed.to_string(),
+                tally.rejected.to_string(),
+                tally.worst.to_string(),
+            ]
+        })
+        .collect();
+    Table { head, rows }
+}
