@@ -154,6 +154,10 @@ fn json_values_and_names_of_all_sorts() {
     assert_eq!(key_texts(&trace(lines, &options(Some("k"), &[]))), ["a\"\u{e9}\n", "-1.50e3"]);
     assert_eq!(key_texts(&trace(lines, &options(Some("deep.er.x"), &[]))), ["1", "t"]);
     assert_eq!(key_texts(&trace(lines, &options(Some("dotted.name"), &[]))), ["true", ""]);
+    // Names whose characters have several bytes do not get in each other's way.
+    let line = r#"{"time":1431857103,"ab":{"x":0,"c":1,"d":2,"é":4},"éé":3,"é":{"ab":5}}"#;
+    let names = ["ab.c", "éé", "é.ab", "ab.é"];
+    assert_eq!(costs(&trace(line, &options(Some("ab.d"), &names))), [13]);
 }
 
 #[test]

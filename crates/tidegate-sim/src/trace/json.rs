@@ -184,9 +184,15 @@ impl<'p, 'de> Object<'p, '_, 'de> {
 
 /// `prefix` and `name` as the start of some path, when a path leads there.
 fn lead<'p>(prefix: &str, paths: &'p [Box<str>], name: &str) -> Option<&'p str> {
+    let length = prefix.len() + name.len();
     paths.iter().find_map(|path| {
-        let rest = path.strip_prefix(prefix)?.strip_prefix(name)?;
-        (rest.is_empty() || rest.starts_with('.')).then(|| &path[..prefix.len() + name.len()])
+        // Most names differ in length, so the cheap look at where the name would end comes before the texts.
+        // Comparing with an empty prefix, at the top level, costs more than all else here, so it is left out.
+        let ends = matches!(path.as_bytes().get(length), None | Some(b'.')) && path.len() >= length;
+        let leads = ends
+            && path.as_bytes()[prefix.len()..].starts_with(name.as_bytes())
+            && (prefix.is_empty() || path.starts_with(prefix));
+        leads.then(|| &path[..length])
     })
 }
 
