@@ -238,6 +238,14 @@ impl Decider {
         answer.decision
     }
 
+    /// The tokens left at `now`, where there is one limit with one state.
+    fn level(&self, now: u64) -> Option<u64> {
+        match (self.policy.limits(), self.states.as_slice()) {
+            ([limit], [(false, states)]) => Some(limit.algorithm.look(states.first()?, now, 0).remaining()),
+            _ => None,
+        }
+    }
+
     /// Charges a call that [`Self::look`] allowed: each enforced limit, and each shadow limit that allowed it too.
     #[inline]
     fn charge(&mut self, key: usize, now: u64, cost: u64) {
@@ -268,6 +276,7 @@ struct Run<'a> {
     places: Vec<(bool, Vec<InFlight>)>,
     peak: usize,
     timeline: Option<Timeline>,
+    one_worker: bool,
     by_key: Vec<KeyTally>,
 }
 
@@ -291,6 +300,7 @@ impl<'a> Run<'a> {
             places: of_limits.chain(of_all).collect(),
             peak: 0,
             timeline: (settings.bins > 0).then(|| Timeline::new(arrivals, settings.bins)),
+            one_worker: workers.limits.len() == 1,
             by_key: if settings.by_key { vec![KeyTally::default(); keys] } else { Vec::new() },
         }
     }
@@ -301,6 +311,9 @@ impl<'a> Run<'a> {
         let cost = self.arrivals.cost(index);
         if !self.waiting.is_empty() {
             self.start_until(now);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.open(now, |at| if self.one_worker { decider.level(at) } else { None });
         }
         let decision = decider.look(key, now, cost);
         let mut allowed = decision.is_allowed();

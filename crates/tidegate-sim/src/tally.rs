@@ -100,6 +100,8 @@ pub struct Timeline {
     pub bin: u64,
     /// The bins, in time order.
     pub bins: Vec<Bin>,
+    /// How many bins have begun.
+    opened: usize,
 }
 
 /// One bin of a [`Timeline`].
@@ -109,7 +111,8 @@ pub struct Bin {
     pub allowed: u64,
     /// Calls that were not.
     pub rejected: u64,
-    /// The fewest tokens left after a call in this bin; `None` if nobody called.
+    /// The fewest tokens there were in this bin, at its start or after a call. `None` when there is no one state to
+    /// speak of: with a state for each key or worker, or with several limits.
     pub level: Option<u64>,
 }
 
@@ -120,18 +123,36 @@ impl Timeline {
             start: arrivals.times.first().copied().unwrap_or(0),
             bin,
             bins: vec![Bin::default(); bins.max(1)],
+            opened: 0,
         }
     }
 
+    /// Notes the level at the start of each bin up to `now` that has not been opened yet.
+    pub(crate) fn open(&mut self, now: u64, level_at: impl Fn(u64) -> Option<u64>) {
+        let last = self.index(now).min(self.bins.len().saturating_sub(1));
+        while self.opened <= last {
+            let at = self.start.saturating_add(self.bin.saturating_mul(self.opened as u64));
+            if let Some(bin) = self.bins.get_mut(self.opened) {
+                bin.level = level_at(at);
+            }
+            self.opened += 1;
+        }
+    }
+
+    /// Counts a call, after which `level` tokens are left.
     pub(crate) fn add(&mut self, now: u64, allowed: bool, level: u64) {
-        let index = usize::try_from((now - self.start) / self.bin).unwrap_or(usize::MAX);
+        let index = self.index(now);
         let Some(bin) = self.bins.get_mut(index) else { return };
         if allowed {
             bin.allowed += 1;
         } else {
             bin.rejected += 1;
         }
-        bin.level = Some(bin.level.map_or(level, |old| old.min(level)));
+        bin.level = bin.level.map(|old| old.min(level));
+    }
+
+    fn index(&self, now: u64) -> usize {
+        usize::try_from((now - self.start) / self.bin).unwrap_or(usize::MAX)
     }
 }
 

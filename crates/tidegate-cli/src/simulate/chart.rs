@@ -19,7 +19,7 @@ pub(super) fn plate(report: &Report) -> Plate {
     for row in &report.rows {
         let Some(timeline) = &row.tally.timeline else { continue };
         charts.push(counts(row, timeline));
-        charts.extend(level(report, row, timeline));
+        charts.extend(level(row, timeline));
     }
     Plate { title: report.source.headline(report.quota), charts, table: table(report) }
 }
@@ -42,18 +42,19 @@ fn counts(row: &Row, timeline: &Timeline) -> Chart {
     }
 }
 
-/// The tokens left in the one bucket of a row; `None` where there are several, or none.
-fn level(report: &Report, row: &Row, timeline: &Timeline) -> Option<Chart> {
-    let one_bucket = report.source.arrivals().keys.is_none() && row.name.starts_with("token-bucket");
-    if !one_bucket || row.name.ends_with("copied") || row.name.ends_with("split") {
+/// The tokens left in a bucket; `None` where there is not one bucket but several, or none.
+fn level(row: &Row, timeline: &Timeline) -> Option<Chart> {
+    let is_bucket = ["token-bucket", "leaky-bucket"].iter().any(|name| row.name.starts_with(name));
+    if !is_bucket || timeline.bins.iter().all(|bin| bin.level.is_none()) {
         return None;
     }
+    let what = if row.name.starts_with("leaky-bucket") { "room left" } else { "tokens left" };
     Some(Chart {
-        title: format!("{}: tokens left", row.name),
+        title: format!("{}: {what}", row.name),
         x: Axis { label: "seconds".to_owned(), log: false },
-        y: Axis { label: "fewest tokens".to_owned(), log: false },
+        y: Axis { label: format!("least {what}"), log: false },
         series: vec![Series {
-            name: "level".to_owned(),
+            name: String::new(),
             points: steps(timeline, |bin| bin.level),
             style: Style::Line,
         }],
