@@ -62,10 +62,20 @@ impl From<Exit> for ExitCode {
 
 /// A reader that stops reading (`| head`) is not a fault.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    error.chain().any(|cause| {
+        let kind = if let Some(cause) = cause.downcast_ref::<io::Error>() {
+            Some(cause.kind())
+        } else if let Some(cause) = cause.downcast_ref::<serde_json::Error>() {
+            cause.io_error_kind()
+        } else if let Some(csv::ErrorKind::Io(cause)) =
+            cause.downcast_ref::<csv::Error>().map(csv::Error::kind)
+        {
+            Some(cause.kind())
+        } else {
+            None
+        };
+        kind == Some(io::ErrorKind::BrokenPipe)
+    })
 }
 
 #[expect(clippy::print_stderr, reason = "the one place where a fault is shown to the person")]

@@ -1,5 +1,6 @@
 //! The `tidegate` command: one file per verb, and `report` for what they print.
 
+mod explain;
 mod fault;
 mod fit;
 mod limits;
@@ -27,6 +28,8 @@ struct Cli {
 enum Verb {
     /// Try limits on generated or recorded traffic
     Simulate(Box<simulate::Args>),
+    /// Say what a quota means, in words and numbers
+    Explain(explain::Args),
     /// Find the smallest burst for a rate, from a trace
     Fit(Box<fit::Args>),
 }
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Simulate(args) => simulate::run(&args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Fit(args) => fit::run(&args),
     };
     Exit::from(result).into()
