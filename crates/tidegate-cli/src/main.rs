@@ -2,6 +2,8 @@
 
 mod fault;
 mod fit;
+mod quota_args;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -21,12 +23,15 @@ struct Cli {
 enum Verb {
     /// Find the smallest burst for a rate, from a trace
     Fit(fit::Args),
+    /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
+    Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Fit(args) => fit::run(&args),
+        Verb::Serve(args) => serve::run(&args),
     };
     Exit::from(result).into()
 }

@@ -1,0 +1,179 @@
+//! The flags that describe a limiter, the same for every verb that takes one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tidegate::algorithm::LeakyBucket;
+use tidegate::{Algorithm, Kind, Quota, QuotaError, parse_duration};
+
+use crate::fault::Hint;
+
+/// The rate when no flag gives one.
+const DEFAULT_LIMIT: &str = "10";
+
+/// How fast, how many at once: `--limit`, `--window` and `--burst`, or all of it as `--quota`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct QuotaArgs {
+    /// Calls per window, above 0: 5, 0.5 [default: 10]
+    #[arg(long, value_name = "N", conflicts_with = "quota", allow_negative_numbers = true)]
+    limit: Option<Limit>,
+
+    /// The time in which --limit calls come: 1s, 250ms, 5min [default: 1s]
+    #[arg(long, value_name = "TIME", conflicts_with = "quota", value_parser = time_above_zero)]
+    window: Option<Duration>,
+
+    /// Calls that can come at once when nobody called for a while [default: the limit]
+    #[arg(long, value_name = "N", conflicts_with = "quota")]
+    burst: Option<u64>,
+
+    /// All three as one text: "10/s burst 20", "1 per 10s", "90000/min"
+    #[arg(long, value_name = "TEXT")]
+    quota: Option<Quota>,
+}
+
+impl QuotaArgs {
+    /// Whether any of the flags was given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.limit.is_some() || self.window.is_some() || self.burst.is_some() || self.quota.is_some()
+    }
+
+    /// The quota that the flags describe; 10 per second when none was given.
+    pub(crate) fn quota(&self) -> anyhow::Result<Quota> {
+        if let Some(quota) = self.quota {
+            return Ok(quota);
+        }
+        let limit = self.limit.as_ref().map_or(DEFAULT_LIMIT, |limit| &limit.0);
+        // The text form of a `Duration` is one number with a unit that the quota grammar knows.
+        let window = self.window.unwrap_or(Duration::from_secs(1));
+        let quota: Quota = format!("{limit} per {window:?}").parse()?;
+        Ok(match self.burst {
+            Some(burst) => quota.with_burst(burst)?,
+            None => quota,
+        })
+    }
+}
+
+/// One limiter: an algorithm, its quota and its queue.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LimiterArgs {
+    /// The algorithm: token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log or none
+    #[arg(long, value_name = "NAME", default_value = "token-bucket", value_parser = kind)]
+    limiter: Kind,
+
+    #[command(flatten)]
+    quota: QuotaArgs,
+
+    /// Calls that may wait (leaky-bucket only) [default: the burst, or whatever --max-wait lets in]
+    #[arg(long, value_name = "N")]
+    queue: Option<u64>,
+
+    /// The longest that a call may wait, 5s for example (leaky-bucket only)
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    max_wait: Option<Duration>,
+}
+
+impl LimiterArgs {
+    /// The algorithm that the flags describe, and its quota.
+    pub(crate) fn algorithm(&self) -> anyhow::Result<(Algorithm, Quota)> {
+        let quota = self.quota.quota()?;
+        if self.limiter == Kind::LeakyBucket {
+            let queue = self.queue.unwrap_or(if self.max_wait.is_some() { u64::MAX } else { quota.burst() });
+            let bucket = LeakyBucket::new(quota, queue);
+            let bucket = self.max_wait.map_or(bucket, |max_wait| bucket.with_max_wait(max_wait));
+            return Ok((Algorithm::LeakyBucket(bucket), quota));
+        }
+        for (flag, given) in [("--queue", self.queue.is_some()), ("--max-wait", self.max_wait.is_some())] {
+            if given {
+                return Err(Hint::error(
+                    format!("{flag} has no meaning for {}, where no call waits", self.limiter),
+                    "leave it out, or add --limiter leaky-bucket",
+                ));
+            }
+        }
+        Ok((Algorithm::new(self.limiter, quota), quota))
+    }
+
+    /// The limiter in a few words, such as `token-bucket 5/s burst 10`.
+    pub(crate) fn label(&self, quota: Quota) -> String {
+        match self.limiter {
+            Kind::Unlimited => "no limit".to_owned(),
+            // Windows have no burst, so it is not shown.
+            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog => {
+                format!("{} {}", self.limiter, quota.with_burst(quota.count()).unwrap_or(quota))
+            }
+            kind => format!("{kind} {quota}"),
+        }
+    }
+}
+
+/// A number of calls as written, which the quota grammar can read.
+#[derive(Debug, Clone)]
+struct Limit(String);
+
+impl FromStr for Limit {
+    type Err = BadNumber;
+
+    fn from_str(text: &str) -> Result<Self, BadNumber> {
+        match format!("{text} per 1s").parse::<Quota>() {
+            Ok(_) => Ok(Self(text.to_owned())),
+            Err(QuotaError::ZeroRate) => Err(BadNumber::Zero),
+            Err(
+                QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } | QuotaError::UnknownUnit { .. },
+            ) => Err(BadNumber::NotANumber),
+            Err(error) => Err(BadNumber::Quota(error)),
+        }
+    }
+}
+
+/// Why a text is no `--limit`.
+#[derive(Debug)]
+enum BadNumber {
+    Zero,
+    NotANumber,
+    Quota(QuotaError),
+}
+
+impl fmt::Display for BadNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero => f.write_str(
+                "0 never allows anything; write a number above 0, or use --limiter none for no limit",
+            ),
+            Self::NotANumber => {
+                f.write_str("not a number; write for example 5 or 0.5, and the time as --window 10s")
+            }
+            Self::Quota(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BadNumber {}
+
+/// Reads the name of an algorithm.
+pub(crate) fn kind(text: &str) -> Result<Kind, tidegate::UnknownKind> {
+    text.parse()
+}
+
+/// Reads a time such as `5s`; 0 is one.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| match error {
+        QuotaError::NoPeriod { .. } => "a time needs a unit; write for example 10s, 250ms or 5min".to_owned(),
+        QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } => {
+            "not a time; write for example 10s, 250ms or 5min".to_owned()
+        }
+        QuotaError::UnknownUnit { unit, .. } => {
+            format!("unknown unit `{unit}`; write ns, us, ms, s, min, hour, day or week")
+        }
+        QuotaError::Negative { .. } => "a time is not negative; write for example 10s".to_owned(),
+        error => error.to_string(),
+    })
+}
+
+/// Reads a time above 0.
+pub(crate) fn time_above_zero(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        Duration::ZERO => Err("a time of 0 has no rate; write for example 1s".to_owned()),
+        time => Ok(time),
+    }
+}
