@@ -2,6 +2,7 @@
 
 mod fault;
 mod fit;
+mod hammer;
 mod quota_args;
 mod serve;
 
@@ -25,6 +26,8 @@ enum Verb {
     Fit(fit::Args),
     /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
     Serve(serve::Args),
+    /// Send requests at an even pace and say whether the server kept its limit
+    Hammer(hammer::Args),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Fit(args) => fit::run(&args),
         Verb::Serve(args) => serve::run(&args),
+        Verb::Hammer(args) => hammer::run(&args),
     };
     Exit::from(result).into()
 }
