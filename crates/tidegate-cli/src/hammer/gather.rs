@@ -28,6 +28,9 @@ const LATENCY_MAX_NS: u64 = 600_000_000_000;
 /// How long the pace sleeps before it looks whether it was told to stop.
 const NAP: Duration = Duration::from_millis(50);
 
+/// How long it waits for a place in flight before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
 /// What is to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
@@ -166,8 +169,7 @@ impl Pacer {
         for index in 0..self.plan.requests {
             let intended = self.plan.pace.start(index);
             self.sleep_until(start, intended);
-            let patience = (last + TIMEOUT).saturating_sub(start.elapsed());
-            let Some(place) = self.place(&places, patience) else { return };
+            let Some(place) = self.place(&places, start, last.saturating_add(TIMEOUT)) else { return };
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
@@ -185,13 +187,24 @@ impl Pacer {
         }
     }
 
-    /// A place among the requests in flight; `None` when there is none for too long.
-    fn place(&self, places: &Arc<Semaphore>, patience: Duration) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
-            return Some(place);
+    /// A place among the requests in flight; `None` when there is none until `latest`.
+    ///
+    /// It looks again and again rather than wait in the runtime, which may be gone after an interrupt.
+    fn place(
+        &self,
+        places: &Arc<Semaphore>,
+        start: Instant,
+        latest: Duration,
+    ) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+                return Some(place);
+            }
+            if start.elapsed() > latest || self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            thread::sleep(LOOK_AGAIN);
         }
-        let wait = Arc::clone(places).acquire_owned();
-        self.handle.block_on(async { tokio::time::timeout(patience, wait).await }).ok()?.ok()
     }
 
     fn send(&self, start: Instant, intended: Duration, place: OwnedSemaphorePermit) {
