@@ -3,10 +3,12 @@
 mod explain;
 mod fault;
 mod fit;
+mod hammer;
 mod limits;
 mod progress;
 mod quota_args;
 mod report;
+mod serve;
 mod simulate;
 mod trace_args;
 
@@ -32,6 +34,10 @@ enum Verb {
     Explain(explain::Args),
     /// Find the smallest burst for a rate, from a trace
     Fit(Box<fit::Args>),
+    /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
+    Serve(serve::Args),
+    /// Send requests at an even pace and say whether the server kept its limit
+    Hammer(Box<hammer::Args>),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Fit(args) => fit::run(&args),
+        Verb::Serve(args) => serve::run(&args),
+        Verb::Hammer(args) => hammer::run(&args),
     };
     Exit::from(result).into()
 }

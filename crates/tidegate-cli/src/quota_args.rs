@@ -1,66 +1,186 @@
-//! The flags that say a quota, the same for every verb that takes one.
+//! The flags that describe a limiter, the same for every verb that takes one.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-use tidegate_core::{Quota, QuotaError, parse_duration};
+use tidegate::algorithm::LeakyBucket;
+use tidegate::{Algorithm, Kind, Quota, QuotaError, parse_duration};
 
 use crate::fault::Hint;
 
-/// A quota in flags: `--limit`, `--window` and `--burst`, or one `--quota`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct QuotaArgs {
-    /// Tokens per window: a number such as 10 or 0.5 [default: 10]
-    #[arg(long, value_name = "N", help_heading = "Limit")]
-    limit: Option<String>,
+/// The rate when no flag gives one.
+const DEFAULT_LIMIT: &str = "10";
 
-    /// The time in which the limit's tokens come, such as 1s, 250ms or 1min [default: 1s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Limit")]
+/// How fast, how many at once: `--limit`, `--window` and `--burst`, or all of it as `--quota`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct QuotaArgs {
+    /// Calls per window, above 0: 5, 0.5 [default: 10]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "quota",
+        allow_negative_numbers = true,
+        help_heading = "Limit"
+    )]
+    limit: Option<Limit>,
+
+    /// The time in which --limit calls come: 1s, 250ms, 5min [default: 1s]
+    #[arg(long, value_name = "TIME", conflicts_with = "quota", value_parser = time_above_zero, help_heading = "Limit")]
     window: Option<Duration>,
 
-    /// The most tokens at once [default: the limit, at least 1]
-    #[arg(long, value_name = "TOKENS", help_heading = "Limit")]
-    burst: Option<String>,
+    /// Calls that can come at once when nobody called for a while [default: the limit]
+    #[arg(long, value_name = "N", conflicts_with = "quota", help_heading = "Limit")]
+    burst: Option<u64>,
 
-    /// The whole quota as one text, such as "10/s burst 20" or "1 per 10s"
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["limit", "window", "burst"], help_heading = "Limit")]
+    /// All three as one text: "10/s burst 20", "1 per 10s", "90000/min"
+    #[arg(long, value_name = "TEXT", help_heading = "Limit")]
     quota: Option<Quota>,
 }
 
 impl QuotaArgs {
-    /// The quota that the flags say; 10 per second where they say nothing.
-    ///
-    /// # Errors
-    ///
-    /// Flags that make no legal quota.
+    /// Whether any of the flags was given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.limit.is_some() || self.window.is_some() || self.burst.is_some() || self.quota.is_some()
+    }
+
+    /// The quota that the flags describe; 10 per second when none was given.
     pub(crate) fn quota(&self) -> anyhow::Result<Quota> {
         if let Some(quota) = self.quota {
             return Ok(quota);
         }
-        let limit = self.limit.as_deref().unwrap_or("10").trim();
-        if limit.contains('/') || limit.contains("per") {
-            return Err(Hint::error(
-                format!("`--limit {limit}` is not a number"),
-                format!("write `--quota \"{limit}\"`, or `--limit` and `--window` apart"),
-            ));
-        }
+        let limit = self.limit.as_ref().map_or(DEFAULT_LIMIT, |limit| &limit.0);
+        // The text form of a `Duration` is one number with a unit that the quota grammar knows.
         let window = self.window.unwrap_or(Duration::from_secs(1));
-        let quota = match &self.burst {
-            Some(burst) => format!("{limit} per {}ns burst {burst}", window.as_nanos()).parse(),
-            None => format!("{limit} per {}ns", window.as_nanos()).parse(),
-        };
-        quota.map_err(|error: QuotaError| match error {
-            QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } => {
-                let (flag, value) = match &self.burst {
-                    Some(burst) if limit.parse::<f64>().is_ok() => ("--burst", burst.as_str()),
-                    _ => ("--limit", limit),
-                };
-                Hint::error(
-                    format!("`{flag} {value}` is not a number"),
-                    "write for example `--limit 10 --window 1s --burst 20`",
-                )
-            }
-            other => anyhow::Error::new(other),
+        let quota: Quota = format!("{limit} per {window:?}").parse()?;
+        Ok(match self.burst {
+            Some(burst) => quota.with_burst(burst)?,
+            None => quota,
         })
+    }
+}
+
+/// One limiter: an algorithm, its quota and its queue.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LimiterArgs {
+    /// The algorithm: token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log or none
+    #[arg(long, value_name = "NAME", default_value = "token-bucket", value_parser = kind, help_heading = "Limit")]
+    limiter: Kind,
+
+    #[command(flatten)]
+    quota: QuotaArgs,
+
+    /// Calls that may wait (leaky-bucket only) [default: the burst, or whatever --max-wait lets in]
+    #[arg(long, value_name = "N", help_heading = "Limit")]
+    queue: Option<u64>,
+
+    /// The longest that a call may wait, 5s for example (leaky-bucket only)
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Limit")]
+    max_wait: Option<Duration>,
+}
+
+impl LimiterArgs {
+    /// The algorithm that the flags describe, and its quota.
+    pub(crate) fn algorithm(&self) -> anyhow::Result<(Algorithm, Quota)> {
+        let quota = self.quota.quota()?;
+        if self.limiter == Kind::LeakyBucket {
+            let queue = self.queue.unwrap_or(if self.max_wait.is_some() { u64::MAX } else { quota.burst() });
+            let bucket = LeakyBucket::new(quota, queue);
+            let bucket = self.max_wait.map_or(bucket, |max_wait| bucket.with_max_wait(max_wait));
+            return Ok((Algorithm::LeakyBucket(bucket), quota));
+        }
+        for (flag, given) in [("--queue", self.queue.is_some()), ("--max-wait", self.max_wait.is_some())] {
+            if given {
+                return Err(Hint::error(
+                    format!("{flag} has no meaning for {}, where no call waits", self.limiter),
+                    "leave it out, or add --limiter leaky-bucket",
+                ));
+            }
+        }
+        Ok((Algorithm::new(self.limiter, quota), quota))
+    }
+
+    /// The limiter in a few words, such as `token-bucket 5/s burst 10`.
+    pub(crate) fn label(&self, quota: Quota) -> String {
+        match self.limiter {
+            Kind::Unlimited => "no limit".to_owned(),
+            // Windows have no burst, so it is not shown.
+            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog => {
+                format!("{} {}", self.limiter, quota.with_burst(quota.count()).unwrap_or(quota))
+            }
+            kind => format!("{kind} {quota}"),
+        }
+    }
+}
+
+/// A number of calls as written, which the quota grammar can read.
+#[derive(Debug, Clone)]
+struct Limit(String);
+
+impl FromStr for Limit {
+    type Err = BadNumber;
+
+    fn from_str(text: &str) -> Result<Self, BadNumber> {
+        match format!("{text} per 1s").parse::<Quota>() {
+            Ok(_) => Ok(Self(text.to_owned())),
+            Err(QuotaError::ZeroRate) => Err(BadNumber::Zero),
+            Err(
+                QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } | QuotaError::UnknownUnit { .. },
+            ) => Err(BadNumber::NotANumber),
+            Err(error) => Err(BadNumber::Quota(error)),
+        }
+    }
+}
+
+/// Why a text is no `--limit`.
+#[derive(Debug)]
+enum BadNumber {
+    Zero,
+    NotANumber,
+    Quota(QuotaError),
+}
+
+impl fmt::Display for BadNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero => f.write_str(
+                "0 never allows anything; write a number above 0, or use --limiter none for no limit",
+            ),
+            Self::NotANumber => {
+                f.write_str("not a number; write for example 5 or 0.5, and the time as --window 10s")
+            }
+            Self::Quota(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BadNumber {}
+
+/// Reads the name of an algorithm.
+pub(crate) fn kind(text: &str) -> Result<Kind, tidegate::UnknownKind> {
+    text.parse()
+}
+
+/// Reads a time such as `5s`; 0 is one.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| match error {
+        QuotaError::NoPeriod { .. } => "a time needs a unit; write for example 10s, 250ms or 5min".to_owned(),
+        QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } => {
+            "not a time; write for example 10s, 250ms or 5min".to_owned()
+        }
+        QuotaError::UnknownUnit { unit, .. } => {
+            format!("unknown unit `{unit}`; write ns, us, ms, s, min, hour, day or week")
+        }
+        QuotaError::Negative { .. } => "a time is not negative; write for example 10s".to_owned(),
+        error => error.to_string(),
+    })
+}
+
+/// Reads a time above 0.
+pub(crate) fn time_above_zero(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        Duration::ZERO => Err("a time of 0 has no rate; write for example 1s".to_owned()),
+        time => Ok(time),
     }
 }
 
@@ -119,13 +239,25 @@ mod tests {
             (&["--limit", "100", "--window", "1min", "--burst", "20"], "100/min burst 20"),
             (&["--burst", "3"], "10/s burst 3"),
             (&["--quota", "1 per 10s burst 5"], "1 per 10s burst 5"),
-            (&["--limit", "10/s"], "error: `--limit 10/s` is not a number"),
-            (&["--limit", "ten"], "error: `--limit ten` is not a number"),
-            (&["--burst", "ten"], "error: `--burst ten` is not a number"),
-            (&["--limit", "NaN"], "error: `--limit NaN` is not a number"),
+            (
+                &["--limit", "10/s"],
+                "error: invalid value '10/s' for '--limit <N>': not a number; write for example 5 or 0.5, and the time as --window 10s",
+            ),
+            (
+                &["--limit", "ten"],
+                "error: invalid value 'ten' for '--limit <N>': not a number; write for example 5 or 0.5, and the time as --window 10s",
+            ),
+            (
+                &["--burst", "ten"],
+                "error: invalid value 'ten' for '--burst <N>': invalid digit found in string",
+            ),
+            (
+                &["--limit", "NaN"],
+                "error: invalid value 'NaN' for '--limit <N>': not a number; write for example 5 or 0.5, and the time as --window 10s",
+            ),
             (
                 &["--limit", "0"],
-                "error: a rate of 0 never allows anything again; write a rate above 0, such as `1 per 10s`, or use the limiter `none` for no limit",
+                "error: invalid value '0' for '--limit <N>': 0 never allows anything; write a number above 0, or use --limiter none for no limit",
             ),
             (
                 &["--burst", "0"],
@@ -133,7 +265,7 @@ mod tests {
             ),
             (
                 &["--window", "0s"],
-                "error: a period of 0 has no rate; write a period above 0, as in `1 per 10s`",
+                "error: invalid value '0s' for '--window <TIME>': a time of 0 has no rate; write for example 1s",
             ),
             (
                 &["--limit", "5", "--quota", "1/s"],

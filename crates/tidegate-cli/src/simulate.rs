@@ -8,11 +8,11 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidegate_core::{Quota, parse_duration};
+use tidegate_core::Quota;
 use tidegate_sim::{Arrivals, Pattern, PatternSettings, Settings, Trace, arrivals_of};
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::{QuotaArgs, in_words, parse_rate};
+use crate::quota_args::{QuotaArgs, in_words, parse_rate, time};
 use crate::report::plot::{self, Target};
 use crate::trace_args::TraceArgs;
 use rows::Limiter;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     rate: Quota,
 
     /// How long the pattern goes on
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "3s", conflicts_with = "trace", help_heading = "Pattern")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "3s", conflicts_with = "trace", help_heading = "Pattern")]
     duration: Duration,
 
     /// How many requests the pattern makes, instead of how long
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     limiter: LimiterArgs,
 
     /// The half-open window of the column `worst`
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s", help_heading = "Report")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Report")]
     worst_window: Duration,
 
     /// Also show which keys are rejected most
@@ -86,11 +86,11 @@ struct LimiterArgs {
     queue: Option<u64>,
 
     /// The longest wait in the leaky bucket; a call that would wait longer is rejected at once
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Limit")]
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Limit")]
     max_wait: Option<Duration>,
 
     /// How long an allowed call runs; shows how many run at once
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Limit")]
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Limit")]
     service_time: Option<Duration>,
 
     /// How many calls may run at once; a call whose turn comes when no place is free is rejected

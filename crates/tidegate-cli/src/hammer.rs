@@ -1,0 +1,202 @@
+//! `tidegate hammer`: sends requests at an even pace and says whether the server kept its limit.
+
+mod gather;
+mod pace;
+mod report;
+mod retry;
+mod target;
+mod verdict;
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use tidegate::Quota;
+
+use crate::fault::{Hint, Outcome};
+use crate::quota_args::{QuotaArgs, time, time_above_zero};
+use gather::{Gathered, Plan, gather};
+use pace::Pace;
+use report::{Report, ms};
+use target::{Target, header, url};
+use verdict::Verdict;
+
+/// Requests when neither `--requests` nor `--duration` says how many.
+const DEFAULT_REQUESTS: u64 = 40;
+
+/// The distance of two requests when neither `--interval` nor `--rate` gives one.
+const DEFAULT_INTERVAL: Duration = Duration::from_millis(15);
+
+/// The most requests of a run. Each answer is kept until the verdict, in 24 bytes.
+const MAX_REQUESTS: u64 = 10_000_000;
+
+/// What `hammer` is asked.
+///
+/// Requests start at their intended times, whether or not earlier ones were answered, and latency counts from there.
+/// With --limit, --window, --burst or --quota it checks the server against that limit: that in every interval at most
+/// burst + rate x time was allowed (exit code 1 if not), and that whoever waits as told is allowed. Every answer but
+/// 429 and 503 counts as allowed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The server to ask, with http://
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080/", value_parser = url)]
+    url: Uri,
+
+    /// How many requests [default: 40]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_REQUESTS))]
+    requests: Option<u64>,
+
+    /// The time from one request to the next; 0s sends all at once [default: 15ms]
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "rate")]
+    interval: Option<Duration>,
+
+    /// The pace as a rate instead: 100 (a second), 5/min
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<Quota>,
+
+    /// Stop sending after this time
+    #[arg(long, value_name = "TIME", value_parser = time_above_zero)]
+    duration: Option<Duration>,
+
+    /// How many requests may be in flight at one time; further ones start late
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: u16,
+
+    /// A header for every request, 'Name: value'; can be given several times
+    #[arg(long = "header", value_name = "HEADER", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+
+    /// Check the told wait even without a limit to check
+    #[arg(long)]
+    check_retry: bool,
+
+    /// Print one JSON object (schema tidegate.hammer/1)
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten, next_help_heading = "The limit to check")]
+    quota: QuotaArgs,
+}
+
+/// Runs `hammer`.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let plan = plan(args)?;
+    let quota = if args.quota.is_given() { Some(args.quota.quota()?) } else { None };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the threads that send")?;
+    let result = runtime.block_on(hammer(args, plan, quota));
+    // After an interrupt nobody waits for the answers that are still to come.
+    runtime.shutdown_background();
+    result
+}
+
+async fn hammer(args: &Args, plan: Plan, quota: Option<Quota>) -> anyhow::Result<Outcome> {
+    let headers: HeaderMap = args.headers.iter().cloned().collect();
+    let target = Target::new(args.url.clone(), headers, plan.concurrency);
+    let _ = writeln!(
+        io::stderr(),
+        "hammer {}: {} requests in {:?}, at most {} in flight",
+        args.url,
+        plan.requests,
+        plan.pace.start(plan.requests.saturating_sub(1)),
+        plan.concurrency
+    );
+    let gathered = gather(&target, plan).await?;
+    warn_of_the_run(plan, &gathered);
+
+    let check_retry = (quota.is_some() || args.check_retry) && !gathered.interrupted && gathered.errors == 0;
+    let report = Report {
+        url: args.url.to_string(),
+        plan,
+        gathered: &gathered,
+        verdict: quota.map(|quota| Verdict::new(quota, &gathered.answered, gathered.elapsed())),
+        retry: if check_retry { Some(retry::check(&target).await) } else { None },
+    };
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        report.write_json(&mut stdout)?;
+    } else {
+        report.write_text(&mut stdout)?;
+    }
+    stdout.flush()?;
+    if report.is_broken() {
+        return Ok(Outcome::CheckFailed);
+    }
+    match &gathered.first_error {
+        Some(cause) => Err(no_answer(&args.url, &gathered, cause)),
+        None => Ok(Outcome::Fine),
+    }
+}
+
+/// How many requests, and when.
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    let pace = match &args.rate {
+        Some(rate) => Pace::rate(rate),
+        None => Pace::each(args.interval.unwrap_or(DEFAULT_INTERVAL)),
+    };
+    let requests = match (args.requests, args.duration.map(|duration| pace.requests_in(duration))) {
+        (None, None) => DEFAULT_REQUESTS,
+        (Some(requests), None | Some(None)) => requests,
+        (None, Some(Some(in_time))) => in_time,
+        (Some(requests), Some(Some(in_time))) => requests.min(in_time),
+        (None, Some(None)) => {
+            return Err(Hint::error(
+                "an interval of 0 has no end in a duration",
+                "say how many with --requests, or give --interval a time above 0",
+            ));
+        }
+    };
+    if requests > MAX_REQUESTS {
+        return Err(Hint::error(
+            format!("{requests} requests are more than the {MAX_REQUESTS} that one run can hold"),
+            "give a shorter --duration or a lower --rate",
+        ));
+    }
+    Ok(Plan { requests, pace, concurrency: usize::from(args.concurrency) })
+}
+
+/// Says on stderr what makes the figures weaker than they look.
+fn warn_of_the_run(plan: Plan, gathered: &Gathered) {
+    let mut stderr = io::stderr().lock();
+    let requests = gathered.requests();
+    // A diagnostic that cannot be written changes nothing.
+    if gathered.interrupted {
+        let _ = writeln!(stderr, "interrupted: {requests} of {} requests are reported", plan.requests);
+    } else if requests < plan.requests {
+        let _ = writeln!(
+            stderr,
+            "warning: {} requests were not sent, as {} were in flight for too long; raise --concurrency",
+            plan.requests - requests,
+            plan.concurrency
+        );
+    }
+    if gathered.late > 0 {
+        let _ = writeln!(
+            stderr,
+            "warning: the pace was not kept: {} of {requests} requests started late, by up to {}; \
+             lower --rate or raise --concurrency",
+            gathered.late,
+            ms(gathered.late_ns_max)
+        );
+    }
+}
+
+fn no_answer(url: &Uri, gathered: &Gathered, cause: &str) -> anyhow::Error {
+    let some = format!("{} of {} requests got no answer from {url}", gathered.errors, gathered.requests());
+    let hint = if gathered.answered.is_empty() {
+        "start a server there, `tidegate serve` for example, or give another URL"
+    } else {
+        "lower --rate or --concurrency, or look at what the server says"
+    };
+    Hint::error(format!("{some}: {cause}"), hint)
+}
+
+/// Reads a pace: a number a second, or a rate with its time.
+fn rate(text: &str) -> Result<Quota, String> {
+    let whole = if text.contains(['/', 'p']) { text.to_owned() } else { format!("{text}/s") };
+    whole.parse().map_err(|error: tidegate::QuotaError| error.to_string())
+}

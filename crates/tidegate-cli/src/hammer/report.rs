@@ -1,0 +1,188 @@
+//! What a run prints: lines for people, or one JSON object.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::Quota;
+
+use super::gather::{Gathered, LATE, Plan};
+use super::retry::Retry;
+use super::verdict::{Interval, Verdict};
+
+/// The name and version of the JSON form.
+const SCHEMA: &str = "tidegate.hammer/1";
+
+/// Everything that a run found.
+#[derive(Debug)]
+pub(crate) struct Report<'a> {
+    pub(crate) url: String,
+    pub(crate) plan: Plan,
+    pub(crate) gathered: &'a Gathered,
+    pub(crate) verdict: Option<Verdict>,
+    pub(crate) retry: Option<Retry>,
+}
+
+impl Report<'_> {
+    /// Whether something that was checked does not hold.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.broken.is_some())
+            || matches!(self.retry, Some(Retry::Broken { .. }))
+    }
+
+    /// The lines for people.
+    pub(crate) fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
+        let gathered = self.gathered;
+        for (status, count) in &gathered.statuses {
+            writeln!(out, "{status}  x{count}")?;
+        }
+        if gathered.errors > 0 {
+            let cause = gathered.first_error.as_deref().unwrap_or_default();
+            writeln!(out, "error  x{}  {cause}", gathered.errors)?;
+        }
+        writeln!(out, "{} requests in {}", gathered.requests(), hundredths(gathered.elapsed()))?;
+        let latency = &gathered.latency_ns;
+        if !latency.is_empty() {
+            writeln!(
+                out,
+                "latency p50 {}, p99 {}, max {} from the intended start",
+                ms(latency.value_at_quantile(0.5)),
+                ms(latency.value_at_quantile(0.99)),
+                ms(latency.max()),
+            )?;
+        }
+        match &self.verdict {
+            Some(verdict) => write_verdict(out, verdict)?,
+            None => writeln!(out, "no bound checked: give --limit or --quota to check one")?,
+        }
+        match &self.retry {
+            Some(Retry::Held { told, waited }) => {
+                writeln!(out, "retry_after held: told {}, allowed after {}", ms_of(*told), ms_of(*waited))
+            }
+            Some(Retry::Broken { told, waited }) => {
+                writeln!(
+                    out,
+                    "retry_after broken: told {}, rejected again after {}",
+                    ms_of(*told),
+                    ms_of(*waited)
+                )
+            }
+            Some(Retry::Skipped(reason)) => writeln!(out, "retry_after not checked: {reason}"),
+            None => Ok(()),
+        }
+    }
+
+    /// One JSON object on one line.
+    pub(crate) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", self.json())
+    }
+
+    fn json(&self) -> Value {
+        let gathered = self.gathered;
+        let latency = &gathered.latency_ns;
+        let statuses: serde_json::Map<String, Value> =
+            gathered.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
+        json!({
+            "schema": SCHEMA,
+            "url": self.url,
+            "requests_planned": self.plan.requests,
+            "planned_ns": whole_ns(self.plan.pace.start(self.plan.requests.saturating_sub(1))),
+            "concurrency": self.plan.concurrency,
+            "requests": gathered.requests(),
+            "interrupted": gathered.interrupted,
+            "elapsed_ns": whole_ns(gathered.elapsed()),
+            "statuses": statuses,
+            "errors": { "count": gathered.errors, "first": gathered.first_error },
+            "latency": (!latency.is_empty()).then(|| json!({
+                "from": "intended start",
+                "p50_ns": latency.value_at_quantile(0.5),
+                "p99_ns": latency.value_at_quantile(0.99),
+                "max_ns": latency.max(),
+            })),
+            "late": { "count": gathered.late, "max_ns": gathered.late_ns_max, "from_ns": whole_ns(LATE) },
+            "bound": self.verdict.as_ref().map(bound_json),
+            "retry_after": self.retry.as_ref().map(retry_json),
+        })
+    }
+}
+
+fn write_verdict(out: &mut impl Write, verdict: &Verdict) -> io::Result<()> {
+    let Verdict { quota, whole, broken, predicted } = verdict;
+    match broken {
+        None => writeln!(out, "bound held: {} allowed, at most {}", whole.allowed, equation(whole, *quota))?,
+        Some(worst) => writeln!(
+            out,
+            "bound broken: {} allowed in {}, at most {}",
+            worst.allowed,
+            hundredths(worst.span),
+            equation(worst, *quota)
+        )?,
+    }
+    if verdict.is_below_prediction() {
+        writeln!(
+            out,
+            "fewer than predicted: a full bucket allows {}; others may use this limit, or it was used just before",
+            predicted.0
+        )?;
+    }
+    Ok(())
+}
+
+/// `7.9 = 5 + 5/s x 0.59s`.
+fn equation(interval: &Interval, quota: Quota) -> String {
+    let tenths = interval.at_most_tenths(quota);
+    let rate = quota.with_burst(quota.count()).unwrap_or(quota);
+    format!("{}.{} = {} + {rate} x {}", tenths / 10, tenths % 10, quota.burst(), hundredths(interval.span))
+}
+
+fn bound_json(verdict: &Verdict) -> Value {
+    let interval = |interval: &Interval| {
+        let tenths = interval.at_most_tenths(verdict.quota);
+        json!({
+            "allowed": interval.allowed,
+            "at_most": u64::try_from(tenths / 10).unwrap_or(u64::MAX),
+            "span_ns": whole_ns(interval.span),
+        })
+    };
+    json!({
+        "quota": verdict.quota.to_string(),
+        "held": verdict.broken.is_none(),
+        "whole": interval(&verdict.whole),
+        "worst": verdict.broken.as_ref().map(interval),
+        "predicted": { "least": verdict.predicted.0, "most": verdict.predicted.1 },
+        "fewer_than_predicted": verdict.is_below_prediction(),
+    })
+}
+
+fn retry_json(retry: &Retry) -> Value {
+    match retry {
+        Retry::Held { told, waited } => {
+            json!({ "verdict": "held", "told_ns": whole_ns(*told), "waited_ns": whole_ns(*waited) })
+        }
+        Retry::Broken { told, waited } => {
+            json!({ "verdict": "broken", "told_ns": whole_ns(*told), "waited_ns": whole_ns(*waited) })
+        }
+        Retry::Skipped(reason) => json!({ "verdict": "skipped", "reason": reason }),
+    }
+}
+
+fn whole_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A time as `0.59s`, to the nearest hundredth.
+fn hundredths(time: Duration) -> String {
+    let hundredths = time.as_nanos().saturating_add(5_000_000) / 10_000_000;
+    format!("{}.{:02}s", hundredths / 100, hundredths % 100)
+}
+
+/// Nanoseconds as `0.41 ms`, to the nearest hundredth.
+pub(crate) fn ms(ns: u64) -> String {
+    let hundredths = ns.saturating_add(5_000) / 10_000;
+    format!("{}.{:02} ms", hundredths / 100, hundredths % 100)
+}
+
+/// A time in whole milliseconds, rounded down.
+fn ms_of(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
+}

@@ -1,0 +1,162 @@
+//! The server that is asked: where it is, how one request is sent, what an answer says.
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::uri::{PathAndQuery, Scheme};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+/// How long a request may take until its answer is complete, the time to connect included.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A server, and connections to it that are kept for the next request.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    client: Client<HttpConnector, Empty<Bytes>>,
+    url: Uri,
+    headers: HeaderMap,
+}
+
+/// What of an answer matters here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The wait that the server told, from `retry-after-ms` or else `Retry-After` in seconds.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Answer {
+    /// Whether the limit let the request through. Any answer but 429 and 503 says so: a 404 was not rejected by a limit.
+    pub(crate) const fn is_allowed(self) -> bool {
+        !matches!(self.status, 429 | 503)
+    }
+}
+
+impl Target {
+    /// A server at `url`, to which every request carries `headers`, with at most `connections` kept.
+    pub(crate) fn new(url: Uri, headers: HeaderMap, connections: usize) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(connections).build(connector);
+        Self { client, url, headers }
+    }
+
+    /// Sends one request and reads the whole answer; the error is the text of the cause.
+    pub(crate) async fn ask(&self) -> Result<Answer, String> {
+        match tokio::time::timeout(TIMEOUT, self.ask_without_timeout()).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("no answer in {} s", TIMEOUT.as_secs())),
+        }
+    }
+
+    async fn ask_without_timeout(&self) -> Result<Answer, String> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = self.url.clone();
+        request.headers_mut().clone_from(&self.headers);
+        let response = self.client.request(request).await.map_err(|error| root_cause(&error))?;
+        let answer =
+            Answer { status: response.status().as_u16(), retry_after: retry_after(response.headers()) };
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            frame.map_err(|error| root_cause(&error))?;
+        }
+        Ok(answer)
+    }
+}
+
+/// The wait that an answer tells. A date is no wait that can be checked, since clocks differ.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse().ok();
+    number("retry-after-ms")
+        .map(Duration::from_millis)
+        .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs))
+}
+
+/// The innermost error: `connection refused` rather than `client error`.
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// Reads an `http://` address; without a scheme it is one, and without a path the path is `/`.
+pub(crate) fn url(text: &str) -> Result<Uri, String> {
+    const HELP: &str = "write for example http://127.0.0.1:8080/";
+    let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let uri: Uri = with_scheme.parse().map_err(|error| format!("{error}; {HELP}"))?;
+    let mut parts = uri.into_parts();
+    match parts.scheme.as_ref() {
+        Some(scheme) if *scheme == Scheme::HTTP => {}
+        Some(scheme) if *scheme == Scheme::HTTPS => {
+            return Err("this version does not speak TLS; give the http:// address of the server".to_owned());
+        }
+        _ => return Err(format!("only http:// addresses can be asked; {HELP}")),
+    }
+    if parts.authority.as_ref().is_none_or(|authority| authority.host().is_empty()) {
+        return Err(format!("no server in the address; {HELP}"));
+    }
+    parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
+    Uri::from_parts(parts).map_err(|error| format!("{error}; {HELP}"))
+}
+
+/// Reads `Name: value`.
+pub(crate) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("no colon; write for example 'x-api-key: ann'")?;
+    let name: HeaderName =
+        name.trim().parse().map_err(|_| format!("`{}` cannot be the name of a header", name.trim()))?;
+    let value =
+        value.trim().parse().map_err(|_| format!("`{}` cannot be the value of a header", value.trim()))?;
+    Ok((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_completed_and_others_refused_with_advice() {
+        for (text, expected) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/"),
+            ("127.0.0.1:8080/a?b", "http://127.0.0.1:8080/a?b"),
+            ("localhost", "http://localhost/"),
+            ("http://[::1]:80/x", "http://[::1]:80/x"),
+        ] {
+            assert_eq!(url(text).unwrap().to_string(), expected);
+        }
+        for (text, expected) in [
+            ("https://example.com/", "does not speak TLS"),
+            ("ftp://example.com/", "only http:// addresses"),
+            ("http://", "write for example"),
+            ("a b", "write for example"),
+        ] {
+            let error = url(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_finer_wait_counts_and_a_date_does_not() {
+        for (headers, expected) in [
+            (vec![("retry-after", "1"), ("retry-after-ms", "185")], Some(185)),
+            (vec![("retry-after", "2")], Some(2000)),
+            (vec![("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")], None),
+            (vec![("retry-after", "-1")], None),
+            (vec![], None),
+        ] {
+            let headers = headers
+                .into_iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            assert_eq!(retry_after(&headers.collect()), expected.map(Duration::from_millis));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `tidegate serve`: a server that does nothing but keep a limit, to try one over HTTP.
+
+mod answer;
+mod connections;
+mod key;
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use tidegate::Limiter;
+use tokio::net::TcpListener;
+
+use crate::fault::{Hint, Outcome};
+use crate::quota_args::LimiterArgs;
+use answer::{Counts, Desk, answer};
+use key::KeySource;
+
+/// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
+/// longer; those are not answered then.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What `serve` is asked.
+///
+/// Every path and method is answered: 200 when the limit allows it, 429 with `Retry-After` (whole seconds) and
+/// `retry-after-ms` when not. A leaky bucket answers 200 later instead, while there is room in its queue.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    limiter: LimiterArgs,
+
+    /// Who has a limit of their own: client-ip, header:NAME or none
+    ///
+    /// client-ip is the address at the other end of the connection, for IPv6 its /64 network; headers such as
+    /// X-Forwarded-For are not trusted, so behind a proxy all clients are one. With header:NAME, requests without that
+    /// header share one limit. With none, all requests do.
+    #[arg(long, value_name = "KEY", default_value = "client-ip")]
+    key: KeySource,
+
+    /// The address and port; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = listen)]
+    listen: SocketAddr,
+
+    /// How many keys are held at one time; when there are more, the one nearest to a full bucket is forgotten
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    keys: u32,
+}
+
+/// Runs `serve` until a signal stops it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let (algorithm, quota) = args.limiter.algorithm()?;
+    let limiter = Limiter::new(algorithm, usize::try_from(args.keys)?);
+    let label = args.limiter.label(quota);
+    let settings = format!(
+        "{label}, key {}, {} keys in {} KiB",
+        args.key,
+        limiter.stats().slots,
+        limiter.bytes().div_ceil(1024)
+    );
+    let desk = Arc::new(Desk::new(limiter, label, args.key.clone()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the server")?;
+    let result = runtime.block_on(serve(args.listen, &desk, &settings));
+    // Whoever is not answered by now has been waited for.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(listen: SocketAddr, desk: &Arc<Desk>, settings: &str) -> anyhow::Result<Outcome> {
+    let mut signals = Signals::new()?;
+    let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, &error))?;
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() {
+        warn(&format!(
+            "{address} lets other machines in; use --listen 127.0.0.1:{} to keep them out",
+            address.port()
+        ));
+    }
+    say(&format!("listening on http://{address}\n{settings}"))?;
+
+    let router = Router::new().fallback(answer).with_state(Arc::clone(desk));
+    let connections = connections::serve(listener, router, signals.next()).await;
+    tokio::select! {
+        () = connections.shutdown() => {}
+        () = tokio::time::sleep(DRAIN_TIMEOUT) => {
+            let Counts { in_flight, .. } = desk.counts();
+            warn(&format!("{in_flight} requests were not answered in {} s", DRAIN_TIMEOUT.as_secs()));
+        }
+        () = signals.next() => {
+            let Counts { in_flight, .. } = desk.counts();
+            warn(&format!("a second signal: {in_flight} requests were not answered"));
+        }
+    }
+    let Counts { allowed, rejected, .. } = desk.counts();
+    say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
+    Ok(Outcome::Fine)
+}
+
+fn cannot_listen(listen: SocketAddr, error: &io::Error) -> anyhow::Error {
+    let (why, hint) = match error.kind() {
+        io::ErrorKind::AddrInUse => (
+            "the port is in use".to_owned(),
+            "stop the other program, or give --listen another port; port 0 takes a free one".to_owned(),
+        ),
+        io::ErrorKind::PermissionDenied => {
+            ("not permitted".to_owned(), "ports below 1024 need a privilege; use for example 8080".to_owned())
+        }
+        io::ErrorKind::AddrNotAvailable => (
+            "this machine has no such address".to_owned(),
+            format!("use for example --listen 127.0.0.1:{}", listen.port()),
+        ),
+        _ => (error.to_string(), "give --listen another address or port".to_owned()),
+    };
+    Hint::error(format!("cannot listen on {listen}: {why}"), hint)
+}
+
+/// Reads `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    numeric
+        .as_deref()
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| "not an address with a port; write for example 127.0.0.1:8080 or [::1]:8080".to_owned())
+}
+
+/// Writes to stdout at once, also into a pipe: whoever started the server waits for the line.
+fn say(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+/// A diagnostic that cannot be written is no reason to stop serving.
+fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "warning: {text}");
+}
+
+/// The signals that ask for an end: Ctrl-C, and SIGTERM where there is one.
+struct Signals {
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn new() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let interrupt = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
+        let terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
+        Ok(Self { interrupt, terminate })
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Is ready at the next signal.
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// Is ready at the next signal.
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

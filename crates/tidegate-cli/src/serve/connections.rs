@@ -1,0 +1,88 @@
+//! Connections: taken while there is room, given a time to speak, and ended once they have their answers.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+/// Connections at one time; further ones wait in the system's backlog. A connection takes about 10 KB, so twice as many
+/// would take 100 MB more in the worst case.
+const MAX_CONNECTIONS: usize = 10_000;
+
+/// How long a client may take for the head of its next request. Less would end idle connections that their clients
+/// still want to use; more would let a client that says nothing hold its place for longer.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The pause after a connection could not be taken, since the reason (no file descriptor is free) needs time to pass.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves `router` on `listener` until `stop` is ready; from then on no connection is taken.
+///
+/// What is returned ends the connections that are left, each as soon as it has its answers.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    stop: impl Future<Output = ()>,
+) -> GracefulShutdown {
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        let Ok((stream, peer, place)) = accepted else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        // Answers are small and complete; waiting to fill a packet would only delay them.
+        let _ = stream.set_nodelay(true);
+        let router = router.clone();
+        let service = service_fn(move |request| call(router.clone(), peer, request));
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            // A client that breaks its connection harms nobody else, so there is nothing to report.
+            let _ = connection.await;
+            drop(place);
+        });
+    }
+    graceful
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    // The semaphore is never closed.
+    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, place))
+}
+
+fn call(
+    mut router: Router,
+    peer: SocketAddr,
+    mut request: Request<Incoming>,
+) -> impl Future<Output = Result<Response, Infallible>> {
+    request.extensions_mut().insert(ConnectInfo(peer));
+    router.call(request)
+}

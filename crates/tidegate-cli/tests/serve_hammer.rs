@@ -1,0 +1,372 @@
+//! `serve` and `hammer` as processes, against each other, over the loopback.
+#![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take here; it is only waited for when something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn tidegate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    tidegate(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A running verb, which ends with the test.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let mut child = tidegate(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, lines }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it did not end");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Server {
+    running: Running,
+    address: String,
+    settings: String,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut all = vec!["serve", "--listen", "127.0.0.1:0"];
+        all.extend(args);
+        let running = Running::start(&all);
+        let first = running.line();
+        let address =
+            first.strip_prefix("listening on http://").unwrap_or_else(|| panic!("{first}")).to_owned();
+        let settings = running.line();
+        Self { running, address, settings }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    fn hammer(&self, args: &[&str]) -> Output {
+        let url = self.url();
+        let mut all = vec!["hammer", &url];
+        all.extend(args);
+        output(&all)
+    }
+
+    fn ask(&self, method: &str, headers: &str) -> Response {
+        let mut stream = self.send(method, headers);
+        read(&mut stream)
+    }
+
+    fn send(&self, method: &str, headers: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "{method} /any/path HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n")
+            .unwrap();
+        stream
+    }
+}
+
+struct Response {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Response {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+fn read(stream: &mut TcpStream) -> Response {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Response { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+/// The number after `prefix` in the first line that has it.
+fn figure(text: &str, prefix: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(prefix));
+    line.unwrap_or_else(|| panic!("no {prefix} in:\n{text}")).parse().unwrap()
+}
+
+#[test]
+fn forty_requests_at_five_a_second_get_what_the_equation_says() {
+    let server = Server::start(&["--limiter", "token-bucket", "--limit", "5"]);
+    assert_eq!(server.settings, "token-bucket 5/s, key client-ip, 65536 keys in 4864 KiB");
+    let output = server.hammer(&[]);
+    let text = stdout(&output);
+    let (allowed, rejected) = (figure(&text, "200  x"), figure(&text, "429  x"));
+    let third = text.lines().nth(2).unwrap();
+    let seconds: f64 =
+        third.strip_prefix("40 requests in ").unwrap().strip_suffix('s').unwrap().parse().unwrap();
+    assert_eq!(allowed + rejected, 40, "{text}");
+    // 7 within 0.6 s; a machine that does not keep the pace takes longer, and then there may be more.
+    let at_most = (0..).take_while(|&n: &u32| f64::from(n) <= 5.0 + 5.0 * (seconds + 0.005)).last().unwrap();
+    assert!((7..=u64::from(at_most)).contains(&allowed), "{text}");
+    assert!(text.lines().nth(3).unwrap().starts_with("latency p50 "), "{text}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_server_that_keeps_its_limit_is_said_to() {
+    let server = Server::start(&["--limit", "20", "--window", "2s", "--burst", "3"]);
+    let output = server.hammer(&["--limit", "20", "--window", "2s", "--burst", "3"]);
+    let text = stdout(&output);
+    assert!(text.contains("\nbound held: "), "{text}");
+    assert!(text.contains(" = 3 + 20 per 2s x 0."), "{text}");
+    assert!(text.contains("\nretry_after held: told "), "{text}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_server_that_breaks_the_bound_is_found_and_the_exit_code_is_1() {
+    let server = Server::start(&["--limit", "1000"]);
+    let output = server.hammer(&["--limit", "1"]);
+    let text = stdout(&output);
+    assert!(text.starts_with("200  x40\n"), "{text}");
+    assert!(text.contains("\nbound broken: "), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+
+    let json: Value = serde_json::from_slice(&server.hammer(&["--limit", "1", "--json"]).stdout).unwrap();
+    assert_eq!(json["bound"]["held"], false);
+    assert_eq!(json["bound"]["worst"]["at_most"], 1);
+}
+
+#[test]
+fn many_connections_at_one_instant_share_one_limit() {
+    let server = Server::start(&["--quota", "5/hour", "--key", "none"]);
+    let args =
+        ["--requests", "300", "--interval", "0s", "--concurrency", "50", "--quota", "5/hour", "--json"];
+    let output = server.hammer(&args);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "tidegate.hammer/1");
+    assert_eq!(json["requests"], 300);
+    assert_eq!(json["statuses"], serde_json::json!({ "200": 5, "429": 295 }));
+    assert_eq!(json["bound"]["held"], true);
+    assert_eq!(json["bound"]["predicted"], serde_json::json!({ "least": 5, "most": 5 }));
+    assert_eq!(json["retry_after"]["verdict"], "skipped", "12 minutes are not waited");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_rejection_tells_its_wait_rounded_up() {
+    let server = Server::start(&["--quota", "1 per 2500ms"]);
+    let allowed = server.ask("GET", "");
+    assert_eq!(
+        (allowed.status, allowed.body.as_str()),
+        (200, "allowed by token-bucket 1 per 2500ms: 0 remaining\n")
+    );
+    let rejected = server.ask("POST", "content-length: 0\r\n");
+    assert_eq!(rejected.status, 429);
+    let ms: u64 = rejected.header("retry-after-ms").unwrap().parse().unwrap();
+    let seconds: u64 = rejected.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=2500).contains(&ms), "{ms}");
+    assert_eq!(seconds, ms.div_ceil(1000));
+    let expected =
+        format!("rejected by token-bucket 1 per 2500ms: retry after {}.{:03} s\n", ms / 1000, ms % 1000);
+    assert_eq!(rejected.body, expected);
+    let head = server.ask("HEAD", "");
+    assert_eq!((head.status, head.body.as_str()), (429, ""));
+}
+
+#[test]
+fn a_header_makes_keys_of_its_own_and_those_without_share_one() {
+    let server = Server::start(&["--quota", "1/hour", "--key", "header:X-Api-Key"]);
+    for (headers, status) in [
+        ("x-api-key: ann\r\n", 200),
+        ("X-API-KEY: ann\r\n", 429),
+        ("x-api-key: bob\r\n", 200),
+        ("", 200),
+        ("", 429),
+        ("x-api-key:\r\n", 200),
+        ("x-forwarded-for: 1.2.3.4\r\n", 429),
+    ] {
+        assert_eq!(server.ask("GET", headers).status, status, "{headers:?}");
+    }
+}
+
+#[test]
+fn forwarding_headers_make_no_keys_of_their_own() {
+    let server = Server::start(&["--quota", "1/hour"]);
+    assert_eq!(server.ask("GET", "x-forwarded-for: 1.2.3.4\r\n").status, 200);
+    assert_eq!(server.ask("GET", "x-forwarded-for: 5.6.7.8\r\n").status, 429);
+}
+
+#[test]
+fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
+    let mut server =
+        Server::start(&["--limiter", "leaky-bucket", "--quota", "2 per 3s burst 1", "--queue", "2"]);
+    assert_eq!(server.ask("GET", "").status, 200);
+    // This one goes away while it waits; its place is not given back, and nothing breaks.
+    let gone = server.send("GET", "");
+    thread::sleep(Duration::from_millis(200));
+    drop(gone);
+    let mut waiting = server.send("GET", "");
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(server.ask("GET", "").status, 429, "both places are taken");
+    let told = Instant::now();
+    server.running.signal("-TERM");
+    let response = read(&mut waiting);
+    assert_eq!(response.status, 200);
+    assert!(
+        told.elapsed() > Duration::from_millis(1500),
+        "it was let wait, not hurried: {:?}",
+        told.elapsed()
+    );
+    assert!(TcpStream::connect(&server.address).is_err(), "no new connections");
+    assert_eq!(server.running.exit_code(), Some(0));
+    assert_eq!(server.running.line(), "stopped: 4 requests, 3 allowed, 1 rejected");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let mut server = Server::start(&["--limiter", "leaky-bucket", "--quota", "1/min burst 1"]);
+    assert_eq!(server.ask("GET", "").status, 200);
+    let _waiting = server.send("GET", "");
+    thread::sleep(Duration::from_millis(200));
+    let told = Instant::now();
+    server.running.signal("-TERM");
+    thread::sleep(Duration::from_millis(200));
+    server.running.signal("-INT");
+    assert_eq!(server.running.exit_code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(5));
+    assert_eq!(server.running.line(), "stopped: 2 requests, 2 allowed, 0 rejected");
+}
+
+#[test]
+fn a_port_in_use_is_said_in_one_line() {
+    let server = Server::start(&[]);
+    assert!(server.settings.starts_with("token-bucket 10/s, key client-ip, "), "{}", server.settings);
+    let output = output(&["serve", "--listen", &server.address]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stdout(&output), "");
+    assert_eq!(
+        stderr(&output),
+        format!(
+            "error: cannot listen on {}: the port is in use\n\
+             hint: stop the other program, or give --listen another port; port 0 takes a free one\n",
+            server.address
+        )
+    );
+}
+
+#[test]
+fn wrong_flags_are_said_with_advice_and_the_exit_code_is_2() {
+    for (args, expected) in [
+        ("serve --limit abc", "not a number; write for example 5 or 0.5"),
+        ("serve --limit 0", "0 never allows anything; write a number above 0"),
+        ("serve --limit -5", "`-5` is negative; write a number above 0"),
+        ("serve --burst 0", "a burst of 0 never allows anything; write a burst of at least 1"),
+        ("serve --window 5", "a time needs a unit; write for example 10s"),
+        ("serve --window 0s", "a time of 0 has no rate; write for example 1s"),
+        ("serve --quota 10/fortnight", "unknown unit `fortnight`"),
+        ("serve --quota 5/s --limit 5", "cannot be used with"),
+        ("serve --limiter bucket", "unknown limiter; write one of none, fixed-window"),
+        ("serve --queue 5", "--queue has no meaning for token-bucket"),
+        ("serve --key ip", "unknown key; write client-ip, header:NAME or none"),
+        ("serve --key header:a(b", "`a(b` cannot be the name of a header"),
+        ("serve --listen 8080", "write for example 127.0.0.1:8080"),
+        ("serve --keys 0", "0 is not in 1..=16777216"),
+        ("hammer https://127.0.0.1/", "this version does not speak TLS"),
+        ("hammer ftp://127.0.0.1/", "only http:// addresses can be asked"),
+        ("hammer --header x", "no colon; write for example 'x-api-key: ann'"),
+        ("hammer --rate abc", "`abc` is not a number"),
+        ("hammer --rate 5 --interval 1s", "cannot be used with"),
+        ("hammer --interval 0s --duration 1s", "an interval of 0 has no end in a duration"),
+        ("hammer --rate 1000000/s --duration 1h", "more than the 10000000 that one run can hold"),
+    ] {
+        let args: Vec<_> = args.split(' ').collect();
+        let output = output(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let text = stderr(&output);
+        assert!(text.starts_with("error: ") && text.contains(expected), "{args:?}:\n{text}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_an_error_with_a_hint() {
+    let server = Server::start(&[]);
+    let url = server.url();
+    drop(server);
+    let output = output(&["hammer", &url, "--requests", "3", "--limit", "5"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).starts_with("error  x3  "), "{}", stdout(&output));
+    let text = stderr(&output);
+    assert!(text.contains(&format!("error: 3 of 3 requests got no answer from {url}: ")), "{text}");
+    assert!(text.contains("\nhint: start a server there"), "{text}");
+}
+
+#[test]
+fn an_interrupted_run_reports_what_it_has() {
+    let server = Server::start(&["--limiter", "none"]);
+    let mut hammer = Running::start(&["hammer", &server.url(), "--interval", "20ms", "--requests", "100000"]);
+    thread::sleep(Duration::from_millis(500));
+    hammer.signal("-INT");
+    assert_eq!(hammer.exit_code(), Some(0));
+    let first = hammer.line();
+    let answered: u64 = first.strip_prefix("200  x").unwrap().parse().unwrap();
+    assert!((1..1000).contains(&answered), "{first}");
+    assert!(hammer.line().starts_with(&format!("{answered} requests in ")));
+}
+
+#[test]
+fn a_pace_that_is_not_kept_is_said() {
+    let server = Server::start(&["--limiter", "leaky-bucket", "--quota", "10/s burst 1", "--queue", "100"]);
+    let output = server.hammer(&["--requests", "5", "--interval", "1ms", "--concurrency", "1"]);
+    assert!(stdout(&output).starts_with("200  x5\n"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("warning: the pace was not kept: "), "{}", stderr(&output));
+}
