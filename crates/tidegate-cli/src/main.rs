@@ -24,9 +24,7 @@ struct Cli {
 enum Verb {
     /// Find the smallest burst for a rate, from a trace
     Fit(fit::Args),
-    /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
     Serve(serve::Args),
-    /// Send requests at an even pace and say whether the server kept its limit
     Hammer(hammer::Args),
 }
 
