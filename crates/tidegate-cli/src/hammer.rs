@@ -31,12 +31,12 @@ const DEFAULT_INTERVAL: Duration = Duration::from_millis(15);
 /// The most requests of a run. Each answer is kept until the verdict, in 24 bytes.
 const MAX_REQUESTS: u64 = 10_000_000;
 
-/// What `hammer` is asked.
+/// Send requests at an even pace and say whether the server kept its limit
 ///
 /// Requests start at their intended times, whether or not earlier ones were answered, and latency counts from there.
 /// With --limit, --window, --burst or --quota it checks the server against that limit: that in every interval at most
 /// burst + rate x time was allowed (exit code 1 if not), and that whoever waits as told is allowed. Every answer but
-/// 429 and 503 counts as allowed.
+/// 429 and 503 counts as allowed. A request without an answer makes the exit code 2.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server to ask, with http://

@@ -34,9 +34,7 @@ enum Verb {
     Explain(explain::Args),
     /// Find the smallest burst for a rate, from a trace
     Fit(Box<fit::Args>),
-    /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
     Serve(serve::Args),
-    /// Send requests at an even pace and say whether the server kept its limit
     Hammer(Box<hammer::Args>),
 }
 

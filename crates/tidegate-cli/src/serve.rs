@@ -23,10 +23,11 @@ use key::KeySource;
 /// longer; those are not answered then.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `serve` is asked.
+/// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
 ///
-/// Every path and method is answered: 200 when the limit allows it, 429 with `Retry-After` (whole seconds) and
-/// `retry-after-ms` when not. A leaky bucket answers 200 later instead, while there is room in its queue.
+/// Every path and method is answered: 200 when the limit allows it, 429 with Retry-After (whole seconds) and
+/// retry-after-ms when not. A leaky bucket answers 200 later instead, while there is room in its queue. Ctrl-C or SIGTERM
+/// stops it when the requests in flight are answered, in at most 10 s; a second one at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
