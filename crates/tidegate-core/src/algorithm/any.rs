@@ -191,6 +191,9 @@ impl Step for Algorithm {
     /// A state that another kind of algorithm left counts as fresh.
     #[inline]
     fn charge(&self, state: &mut State, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         let time = state.latest.max(now);
         match (self, &mut state.of) {
             (Self::Unlimited(_), _) => {}
@@ -215,6 +218,23 @@ impl Step for Algorithm {
             Self::SlidingLog(limiter) => limiter.bound(span),
             Self::TokenBucket(limiter) => limiter.bound(span),
             Self::LeakyBucket(limiter) => limiter.bound(span),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charging_nothing_changes_nothing() {
+        for kind in Kind::ALL {
+            let algorithm = Algorithm::new(kind, "10/s".parse().unwrap());
+            let mut state = algorithm.fresh();
+            algorithm.charge(&mut state, 1_500_000_000, 3);
+            let before = state.clone();
+            algorithm.charge(&mut state, 1_600_000_000, 0);
+            assert_eq!(state, before, "{kind}");
         }
     }
 }

@@ -47,7 +47,7 @@ pub trait Step {
     fn look(&self, state: &Self::State, now: u64, cost: u64) -> Decision;
 
     /// Charges `cost` at `now` without asking. After [`Self::look`] allowed it the bound holds; without, the limiter
-    /// goes into debt, and later calls wait until it is paid.
+    /// goes into debt, and later calls wait until it is paid. A cost of 0 changes nothing.
     fn charge(&self, state: &mut Self::State, now: u64, cost: u64);
 
     /// The most cost that can be allowed (for the leaky bucket: started) in any closed interval of length `span`;
@@ -58,7 +58,7 @@ pub trait Step {
     #[inline]
     fn step(&self, mut state: Self::State, now: u64, cost: u64) -> (Self::State, Decision) {
         let decision = self.look(&state, now, cost);
-        if decision.is_allowed() && cost > 0 {
+        if decision.is_allowed() {
             self.charge(&mut state, now, cost);
         }
         (state, decision)

@@ -143,6 +143,9 @@ impl Step for SlidingLog {
 
     #[inline]
     fn charge(&self, state: &mut Log, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         let at = state.not_before_last(now);
         let expired = self.expired(state, now);
         let used = state.cost_from(expired);

@@ -144,6 +144,9 @@ impl Step for SlidingWindow {
 
     #[inline]
     fn charge(&self, state: &mut TwoCounts, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         *state = self.at(*state, now);
         state.current = state.current.saturating_add(cost);
     }

@@ -133,6 +133,9 @@ impl Step for TokenBucket {
 
     #[inline]
     fn charge(&self, state: &mut Tat, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         let now = product(now, self.rate.get());
         state.0 = state.0.max(now).saturating_add(self.units(cost));
     }
