@@ -114,7 +114,11 @@ pub(crate) mod tests {
 
     /// Runs the rows in order from a fresh state; a rejected row must leave the state as it was.
     pub(crate) fn check_table<A: Step>(algorithm: &A, rows: &[Row]) {
-        let mut state = algorithm.fresh();
+        check_table_from(algorithm, algorithm.fresh(), rows);
+    }
+
+    /// Runs the rows in order from `state`.
+    pub(crate) fn check_table_from<A: Step>(algorithm: &A, mut state: A::State, rows: &[Row]) {
         for row in rows {
             let (next, decision) = algorithm.step(state.clone(), row.now, row.cost);
             let got = match decision {
