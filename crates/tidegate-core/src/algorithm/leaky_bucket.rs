@@ -2,7 +2,8 @@
 //!
 //! **Definition.** The backlog `W` drains at `r`: `W = max(0, W - r·elapsed)`. A call of cost `c` is accepted iff
 //! `W + c <= B + Q`, where `Q` is the queue; then `W = W + c`, and the call starts after `max(0, W - B)/r`. A full
-//! queue rejects. With a longest wait `D`, the queue is also at most `r·D`.
+//! queue rejects. With a longest wait `D`, the queue is also at most `r·D`. A cost above `B` is never accepted, however
+//! long the queue: all of it starts in one instant, and more than `B` must not.
 //!
 //! **Promise.** Of the calls *started* in any closed interval of length `t`, the cost is at most `B + r·t` (with `t`
 //! one nanosecond longer, since a start is rounded up to a nanosecond): the token bucket's twin, with the same `W`
