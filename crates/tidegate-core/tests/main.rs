@@ -1,0 +1,8 @@
+//! Tests of the core against a slow reference in exact rational numbers.
+//!
+//! One test program, so that all of them share the reference and link once.
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod properties;
