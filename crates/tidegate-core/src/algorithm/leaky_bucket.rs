@@ -5,8 +5,9 @@
 //! queue rejects. With a longest wait `D`, the queue is also at most `r·D`. A cost above `B` is never accepted, however
 //! long the queue: all of it starts in one instant, and more than `B` must not.
 //!
-//! **Promise.** Of the calls *started* in any closed interval of length `t`, the cost is at most `B + r·t` (with `t`
-//! one nanosecond longer, since a start is rounded up to a nanosecond): the token bucket's twin, with the same `W`
+//! **Promise.** Of the calls *started* in any closed interval of length `t`, the cost is at most `B + r·t`, and if
+//! more than one whole token can come in `a` nanoseconds (`b` above 1 in the token bucket's terms), less than
+//! `B + r·(t + 1 ns)`, since a start is rounded up to a nanosecond. It is the token bucket's twin, with the same `W`
 //! (what the token bucket calls its deficit). Where the token bucket says "no, come
 //! back in 0.3 s", this one says "yes, start in 0.3 s", so nobody has to come back, and the order is kept. Nobody
 //! waits longer than `Q/r`. Worst case: `10/s burst 10` starts 20 in one second; with `burst 1` one call each 0.1 s.
@@ -89,8 +90,9 @@ impl Step for LeakyBucket {
     }
 
     fn bound(&self, span: Duration) -> Option<u128> {
-        // A start time is rounded up to a nanosecond, so two starts may be that much closer than they are exactly.
-        self.bucket.bound(span.saturating_add(Duration::from_nanos(1)))
+        // A start time is rounded up to a nanosecond, so two starts may be less than that closer than they are exactly.
+        let hidden = self.bucket.less_than_a_nanosecond();
+        Some(self.bucket.full_and(self.bucket.gained(span).saturating_add(hidden)))
     }
 }
 

@@ -90,6 +90,16 @@ impl TokenBucket {
         span.as_nanos().saturating_mul(u128::from(self.rate.get()))
     }
 
+    /// Units less than those of a nanosecond: what rounding a time up to a nanosecond can hide.
+    pub(super) const fn less_than_a_nanosecond(&self) -> u128 {
+        (self.rate.get() as u128).saturating_sub(1)
+    }
+
+    /// Whole tokens in a full bucket and `gained` units.
+    pub(super) fn full_and(&self, gained: u128) -> u128 {
+        div_down(gained, self.token).saturating_add(u128::from(self.burst))
+    }
+
     /// Units in a full bucket.
     #[inline]
     pub(super) const fn capacity(&self) -> u128 {
@@ -141,7 +151,7 @@ impl Step for TokenBucket {
     }
 
     fn bound(&self, span: Duration) -> Option<u128> {
-        Some(div_down(self.gained(span), self.token).saturating_add(u128::from(self.burst)))
+        Some(self.full_and(self.gained(span)))
     }
 }
 
