@@ -3,6 +3,8 @@
 //! One test program, so that all of them share the reference and link once.
 
 #[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod properties;

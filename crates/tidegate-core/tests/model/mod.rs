@@ -4,13 +4,14 @@
 //! definitions and the types of the answer, and nothing else. All rounding is in one place, [`Model::look`].
 
 mod buckets;
+pub(crate) mod choices;
 mod exact;
 pub(crate) mod inputs;
 mod windows;
 
 use std::time::Duration;
 
-use num_rational::BigRational;
+use num_rational::{BigRational, Ratio};
 use tidegate_core::algorithm::LeakyBucket;
 use tidegate_core::{Algorithm, Decision, Kind, Quota};
 
@@ -18,6 +19,8 @@ pub(crate) use exact::Exact;
 
 /// Fractions without a bound, for any input.
 pub(crate) type Big = BigRational;
+/// Fractions of machine numbers, for small worlds of which there are many.
+pub(crate) type Small = Ratio<i64>;
 
 /// An exact answer: times in nanoseconds from the instant that was asked about.
 #[derive(Debug, Clone)]
