@@ -17,14 +17,14 @@ fn small_quota(choices: &mut Choices, burst_most: u64) -> Quota {
     quota.with_burst(choices.between(1, burst_most)).unwrap()
 }
 
-/// Up to `length` calls at 0 to 5 ns, in any order of time, each costing 0 to 4.
+/// Up to `length` calls in the first two windows and an instant, in any order of time, each costing 0 to 4.
 fn check_all_calls(choices: &mut Choices, subject: &Subject, length: u64) {
     let algorithm = subject.algorithm();
     let (mut state, mut latest) = (algorithm.fresh(), 0);
     let mut model: Model<Small> = subject.model();
-    let mut told = Vec::new();
+    let (last, mut told) = (2 * subject.quota.per_ns().get(), Vec::new());
     for _ in 0..length {
-        let (now, cost) = (choices.between(0, 5), choices.between(0, 4));
+        let (now, cost) = (choices.between(0, last), choices.between(0, 4));
         told.push((now, cost));
         let (next, decision) = algorithm.step(state.clone(), now, cost);
         assert_eq!(decision, model.step(now, cost), "{subject:?}: {told:?}");
@@ -93,13 +93,13 @@ fn leaky_bucket_in_all_small_worlds() {
 }
 
 /// The most cost that starts in any half-open window of the length of the period, over all that callers can do:
-/// at each nanosecond of three windows, any number of unit calls that is allowed.
-fn worst_window(algorithm: &Algorithm, quota: Quota) -> u64 {
+/// at each nanosecond of some windows, any number of unit calls that is allowed.
+fn worst_window(algorithm: &Algorithm, quota: Quota, windows: u64) -> u64 {
     let per = quota.per_ns().get();
     let mut worst = 0;
     Choices::all(|choices| {
         let (mut state, mut starts) = (algorithm.fresh(), Vec::new());
-        for now in 0..3 * per {
+        for now in 0..windows * per {
             while choices.between(0, 1) == 1 {
                 let (next, decision) = algorithm.step(state, now, 1);
                 state = next;
@@ -110,7 +110,7 @@ fn worst_window(algorithm: &Algorithm, quota: Quota) -> u64 {
                 starts.push(u128::from(now) + decision.start_after().as_nanos());
             }
         }
-        for from in 0..u128::from(3 * per) {
+        for from in 0..u128::from(windows * per) {
             let inside = starts.iter().filter(|start| (from..from + u128::from(per)).contains(start));
             worst = worst.max(inside.count() as u64);
         }
@@ -123,7 +123,7 @@ fn worst_window(algorithm: &Algorithm, quota: Quota) -> u64 {
 fn check_worst(kind: Kind, claim: impl Fn(u64, u64) -> u64) {
     Choices::all(|choices| {
         let quota = small_quota(choices, 1);
-        let worst = worst_window(&Algorithm::new(kind, quota), quota);
+        let worst = worst_window(&Algorithm::new(kind, quota), quota, 3);
         let claimed = claim(quota.count(), quota.per_ns().get());
         assert_eq!(worst, claimed, "{kind} {quota}");
     });
@@ -146,7 +146,7 @@ fn token_bucket_worst_case_is_burst_and_what_flows_in() {
         let quota = small_quota(choices, 3);
         let (count, per, burst) = (quota.count(), quota.per_ns().get(), quota.burst());
         let bound = burst + count * (per - 1) / per;
-        let worst = worst_window(&Algorithm::new(Kind::TokenBucket, quota), quota);
+        let worst = worst_window(&Algorithm::new(Kind::TokenBucket, quota), quota, 3);
         if count <= (burst - 1) * per {
             assert_eq!(worst, bound, "{quota}");
         } else {
@@ -167,7 +167,7 @@ fn sliding_window_worst_case_is_one_short_of_twice_the_count() {
     // As soon as a window has two nanoseconds for each token.
     for (count, per) in [(1, 2), (2, 4), (3, 6)] {
         let quota = Quota::new(count, Duration::from_nanos(per)).unwrap();
-        assert_eq!(worst_window(&Algorithm::new(Kind::SlidingWindow, quota), quota), 2 * count - 1);
+        assert_eq!(worst_window(&Algorithm::new(Kind::SlidingWindow, quota), quota, 3), 2 * count - 1);
     }
 }
 
@@ -176,7 +176,7 @@ fn leaky_bucket_worst_case_of_starts_is_burst_and_what_drains() {
     Choices::all(|choices| {
         let quota = small_quota(choices, 2);
         let algorithm = Algorithm::LeakyBucket(LeakyBucket::new(quota, choices.between(0, 2)));
-        let worst = worst_window(&algorithm, quota);
+        let worst = worst_window(&algorithm, quota, 2);
         let (count, per, burst) = (quota.count(), quota.per_ns().get(), quota.burst());
         if per.is_multiple_of(count) {
             assert_eq!(worst, burst + count * (per - 1) / per, "{quota}");

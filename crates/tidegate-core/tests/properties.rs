@@ -29,7 +29,7 @@ fn play(subject: &Subject, calls: &[Call], mut check: impl FnMut(&State, u64, u6
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     /// Every number in every answer is that of exact arithmetic.
     #[test]
