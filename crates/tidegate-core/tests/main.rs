@@ -7,4 +7,6 @@ mod exhaustive;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod policy;
+#[cfg(test)]
 mod properties;
