@@ -10,3 +10,5 @@ mod model;
 mod policy;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod quota_text;
