@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
+mod known_failures;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod policy;
