@@ -7,6 +7,8 @@ mod exhaustive;
 #[cfg(test)]
 mod known_failures;
 #[cfg(test)]
+mod mission;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod policy;

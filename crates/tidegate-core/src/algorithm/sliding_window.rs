@@ -16,6 +16,8 @@
 //! 9, one call passes; the next waits until 1.2 s.
 //!
 //! **Not promised.** Strictness: that takes the [sliding log](super::sliding_log), at the price of an entry a call.
+//! Nor the whole rate: what a window used is in view until its last instant, so under demand that never ends each
+//! window but the first allows `N - 1`, and with `N = 1` only every other window allows one.
 //!
 //! **Source.** The counter that Cloudflare described in 2017 (*How we built rate limiting capable of scaling to
 //! millions of domains*); here in integers: the comparison is multiplied by `W`.
