@@ -44,8 +44,6 @@ fn limits() -> impl Strategy<Value = Vec<(Subject, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
     #[test]
     fn policy_charges_all_or_none_and_answers_for_the_strictest(limits in limits(), calls in calls()) {
         let mut account = Account::new(&limits);

@@ -29,8 +29,6 @@ fn play(subject: &Subject, calls: &[Call], mut check: impl FnMut(&State, u64, u6
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     /// Every number in every answer is that of exact arithmetic.
     #[test]
     fn every_answer_equals_the_reference(subject in subjects(), calls in calls()) {

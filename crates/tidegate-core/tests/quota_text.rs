@@ -58,7 +58,8 @@ const PIECES: [&str; 46] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    // A text costs little to try, so more of them are.
+    #![proptest_config(ProptestConfig { cases: 10 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
     fn quota_of_any_text_is_read_or_refused(text in any::<String>()) {
