@@ -40,11 +40,12 @@ pub struct LeakyBucket {
 impl LeakyBucket {
     /// The bucket that `quota` describes, where up to `queue` of cost may wait.
     ///
-    /// With `queue` 0 nothing waits, and the decisions are those of the token bucket.
+    /// With `queue` 0 nothing waits, and the decisions are those of the token bucket. However long the queue, no call
+    /// waits longer than a [`Duration`] can say: that start could not be told.
     #[must_use]
     pub fn new(quota: Quota, queue: u64) -> Self {
         let bucket = TokenBucket::new(quota);
-        Self { bucket, queue: bucket.units(queue) }
+        Self { bucket, queue: bucket.units(queue) }.with_max_wait(Duration::MAX)
     }
 
     /// The same bucket where no call waits longer than `max_wait`; a call that would is rejected at once.
@@ -118,6 +119,17 @@ mod tests {
                 Row::never(500 * MS, 2, 1),
             ],
         );
+    }
+
+    #[test]
+    fn leaky_bucket_promises_no_start_that_it_cannot_tell() {
+        let bucket = LeakyBucket::new("1 per 1000000000s".parse().unwrap(), u64::MAX);
+        let mut state = bucket.fresh();
+        bucket.charge(&mut state, 0, u64::MAX / 1_000_000_000);
+        assert!(bucket.look(&state, 0, 1).is_allowed());
+        bucket.charge(&mut state, 0, 1);
+        // It would start after more than 2^64 seconds.
+        assert!(!bucket.look(&state, 0, 1).is_allowed());
     }
 
     #[test]

@@ -80,7 +80,8 @@ impl<Q: Exact + 'static> Definition<Q> for TokenBucket<Q> {
 pub(super) struct LeakyBucket<Q> {
     burst: u64,
     queue: u64,
-    max_wait: Option<Q>,
+    /// The longest wait, in nanoseconds.
+    longest: u128,
     rate: Q,
     backlog: Q,
     at: Q,
@@ -91,7 +92,7 @@ impl<Q: Exact> LeakyBucket<Q> {
         Self {
             burst: quota.burst(),
             queue,
-            max_wait: max_wait.map(|wait| Q::whole(wait.as_nanos())),
+            longest: max_wait.unwrap_or(Duration::MAX).as_nanos(),
             rate: rate(quota),
             backlog: Q::zero(),
             at: Q::zero(),
@@ -110,11 +111,9 @@ impl<Q: Exact> LeakyBucket<Q> {
     /// The largest backlog: what may wait is bounded by the queue, and by what drains in the longest wait.
     fn room(&self) -> Q {
         let queue = Q::whole(self.queue);
-        Q::whole(self.burst)
-            + match &self.max_wait {
-                Some(wait) => min(queue, self.rate.clone() * wait.clone()),
-                None => queue,
-            }
+        let wait = self.time_for(queue.clone()).up();
+        let queue = if wait > self.longest { self.rate.clone() * Q::whole(self.longest) } else { queue };
+        Q::whole(self.burst) + queue
     }
 }
 
