@@ -98,9 +98,6 @@ impl Decision {
 
     /// The same decision seen `lag` earlier: every time in it is that much longer.
     pub(crate) fn seen_earlier(self, lag: Duration) -> Self {
-        if lag.is_zero() {
-            return self;
-        }
         match self {
             Self::Allowed { start_after, remaining, reset_after } => Self::Allowed {
                 // A call that may start at once needs no wait, whatever the clock says.

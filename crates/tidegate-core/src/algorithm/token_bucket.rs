@@ -120,7 +120,9 @@ impl Step for TokenBucket {
         Tat::default()
     }
 
-    #[inline]
+    // Always inlined: a caller who reads only whether the call is allowed then pays for no division. Left to itself the
+    // compiler looks at the size before it finds out what is not read, and the step takes twice as long.
+    #[inline(always)]
     fn look(&self, state: &Tat, now: u64, cost: u64) -> Decision {
         let deficit = self.deficit(*state, now);
         let needed = deficit.saturating_add(self.units(cost));
