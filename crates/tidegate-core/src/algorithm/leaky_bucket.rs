@@ -41,11 +41,12 @@ impl LeakyBucket {
     /// The bucket that `quota` describes, where up to `queue` of cost may wait.
     ///
     /// With `queue` 0 nothing waits, and the decisions are those of the token bucket. However long the queue, no call
-    /// waits longer than a [`Duration`] can say: that start could not be told.
+    /// waits longer than a [`Duration`] can say, since that start could not be told; and for a rate that is a fraction of
+    /// two numbers near 2⁶⁴, the queue is no longer than 128 bits can count.
     #[must_use]
     pub fn new(quota: Quota, queue: u64) -> Self {
         let bucket = TokenBucket::new(quota);
-        Self { bucket, queue: bucket.units(queue) }.with_max_wait(Duration::MAX)
+        Self { bucket, queue: bucket.units(queue).min(bucket.headroom()) }.with_max_wait(Duration::MAX)
     }
 
     /// The same bucket where no call waits longer than `max_wait`; a call that would is rejected at once.
@@ -130,6 +131,25 @@ mod tests {
         bucket.charge(&mut state, 0, 1);
         // It would start after more than 2^64 seconds.
         assert!(!bucket.look(&state, 0, 1).is_allowed());
+    }
+
+    #[test]
+    fn leaky_bucket_counts_the_longest_queue_to_the_end_of_the_clock() {
+        // Two large numbers without a common factor: a call is 2^63 units and more, a nanosecond nearly as many.
+        let quota =
+            Quota::new(8_148_511_216_354_612_675, Duration::from_nanos(14_601_146_804_166_825_288)).unwrap();
+        let bucket = LeakyBucket::new(quota, u64::MAX);
+        let (mut state, mut accepted, mut last) = (bucket.fresh(), 0_u128, 0);
+        while let Decision::Allowed { start_after, .. } = bucket.look(&state, u64::MAX, 1 << 60) {
+            bucket.charge(&mut state, u64::MAX, 1 << 60);
+            accepted += 1 << 60;
+            let above = accepted.saturating_sub(u128::from(quota.burst()));
+            let exact = (above * quota.per().as_nanos()).div_ceil(u128::from(quota.count()));
+            assert_eq!(start_after.as_nanos(), exact);
+            assert!(start_after.as_nanos() >= last);
+            last = start_after.as_nanos();
+        }
+        assert!(accepted >= u128::from(quota.burst()));
     }
 
     #[test]

@@ -95,6 +95,11 @@ impl TokenBucket {
         (self.rate.get() as u128).saturating_sub(1)
     }
 
+    /// How many units more than the capacity can be owed at any time that a clock can say, so that `TAT` fits.
+    pub(super) const fn headroom(&self) -> u128 {
+        u128::MAX.saturating_sub(product(u64::MAX, self.rate.get())).saturating_sub(self.capacity)
+    }
+
     /// Whole tokens in a full bucket and `gained` units.
     pub(super) fn full_and(&self, gained: u128) -> u128 {
         div_down(gained, self.token).saturating_add(u128::from(self.burst))

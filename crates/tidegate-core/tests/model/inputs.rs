@@ -46,10 +46,19 @@ pub(crate) fn subjects() -> impl Strategy<Value = Subject> {
     ];
     (proptest::sample::select(&Kind::ALL[..]), quotas(), queue, max_wait).prop_map(
         |(kind, quota, queue, max_wait)| match kind {
-            Kind::LeakyBucket => Subject::queued(quota, queue, max_wait.map(Duration::from_nanos)),
+            Kind::LeakyBucket => {
+                Subject::queued(quota, queue.min(longest_queue(quota)), max_wait.map(Duration::from_nanos))
+            }
             kind => Subject::new(kind, quota),
         },
     )
+}
+
+/// A queue that 128 bits can count at any time; a longer one is shortened, and the reference would not know.
+fn longest_queue(quota: Quota) -> u64 {
+    let units = u128::MAX - u128::from(u64::MAX) * u128::from(quota.count());
+    let tokens = units / quota.per().as_nanos() - u128::from(quota.burst());
+    u64::try_from(tokens).unwrap_or(u64::MAX)
 }
 
 /// What a call costs, relative to the limiter that it meets.
