@@ -35,7 +35,7 @@ pub enum Decision {
     /// The call must not run now.
     Rejected {
         /// The exact wait, rounded up to a nanosecond: alone, a call at `now + retry_after` is allowed, and one
-        /// nanosecond earlier it is not.
+        /// nanosecond earlier it is not. [`Duration::MAX`] if it is longer than that, as only a debt can make it.
         retry_after: Duration,
         /// Whole tokens there now, rounded down: fewer than the cost.
         remaining: u64,
@@ -98,9 +98,6 @@ impl Decision {
 
     /// The same decision seen `lag` earlier: every time in it is that much longer.
     pub(crate) fn seen_earlier(self, lag: Duration) -> Self {
-        if lag.is_zero() {
-            return self;
-        }
         match self {
             Self::Allowed { start_after, remaining, reset_after } => Self::Allowed {
                 // A call that may start at once needs no wait, whatever the clock says.

@@ -122,7 +122,7 @@ impl Policy {
                     Mode::Enforce => true,
                     Mode::Shadow => limit.algorithm.look(state, now, cost).is_allowed(),
                 };
-                if charged && cost > 0 {
+                if charged {
                     limit.algorithm.charge(state, now, cost);
                 }
             }

@@ -157,6 +157,49 @@ impl Algorithm {
     }
 }
 
+/// The rare paths of a step. They are out of line, so that a step can be inlined into its caller and leaves out what
+/// the caller does not read.
+impl Algorithm {
+    /// A look at a time before the last charge.
+    #[cold]
+    #[inline(never)]
+    fn look_back(&self, state: &State, now: u64, cost: u64) -> Decision {
+        if !self.made(state) {
+            return self.look_fresh(now, cost);
+        }
+        let lag = Duration::from_nanos(state.latest.saturating_sub(now));
+        self.look(state, state.latest, cost).seen_earlier(lag)
+    }
+
+    /// Whether a state is one of this kind of algorithm.
+    const fn made(&self, state: &State) -> bool {
+        matches!(
+            (self, &state.of),
+            (Self::Unlimited(_), Of::Unlimited)
+                | (Self::FixedWindow(_), Of::FixedWindow(_))
+                | (Self::SlidingWindow(_), Of::SlidingWindow(_))
+                | (Self::SlidingLog(_), Of::SlidingLog(_))
+                | (Self::TokenBucket(_), Of::TokenBucket(_))
+                | (Self::LeakyBucket(_), Of::LeakyBucket(_))
+        )
+    }
+
+    /// A look at a state that another kind of algorithm left.
+    #[cold]
+    #[inline(never)]
+    fn look_fresh(&self, now: u64, cost: u64) -> Decision {
+        self.look(&self.fresh(), now, cost)
+    }
+
+    /// A charge to a state that another kind of algorithm left.
+    #[cold]
+    #[inline(never)]
+    fn charge_fresh(&self, state: &mut State, now: u64, cost: u64) {
+        *state = self.fresh();
+        self.charge(state, now, cost);
+    }
+}
+
 impl Step for Algorithm {
     type State = State;
 
@@ -175,22 +218,26 @@ impl Step for Algorithm {
     /// A state that another kind of algorithm left counts as fresh.
     #[inline]
     fn look(&self, state: &State, now: u64, cost: u64) -> Decision {
-        let time = state.latest.max(now);
-        let decision = match (self, &state.of) {
-            (Self::Unlimited(limiter), _) => limiter.look(&(), time, cost),
-            (Self::FixedWindow(limiter), Of::FixedWindow(state)) => limiter.look(state, time, cost),
-            (Self::SlidingWindow(limiter), Of::SlidingWindow(state)) => limiter.look(state, time, cost),
-            (Self::SlidingLog(limiter), Of::SlidingLog(state)) => limiter.look(state, time, cost),
-            (Self::TokenBucket(limiter), Of::TokenBucket(state)) => limiter.look(state, time, cost),
-            (Self::LeakyBucket(limiter), Of::LeakyBucket(state)) => limiter.look(state, time, cost),
-            _ => return self.look(&self.fresh(), now, cost),
-        };
-        decision.seen_earlier(Duration::from_nanos(time.saturating_sub(now)))
+        if now < state.latest {
+            return self.look_back(state, now, cost);
+        }
+        match (self, &state.of) {
+            (Self::Unlimited(limiter), _) => limiter.look(&(), now, cost),
+            (Self::FixedWindow(limiter), Of::FixedWindow(state)) => limiter.look(state, now, cost),
+            (Self::SlidingWindow(limiter), Of::SlidingWindow(state)) => limiter.look(state, now, cost),
+            (Self::SlidingLog(limiter), Of::SlidingLog(state)) => limiter.look(state, now, cost),
+            (Self::TokenBucket(limiter), Of::TokenBucket(state)) => limiter.look(state, now, cost),
+            (Self::LeakyBucket(limiter), Of::LeakyBucket(state)) => limiter.look(state, now, cost),
+            _ => self.look_fresh(now, cost),
+        }
     }
 
     /// A state that another kind of algorithm left counts as fresh.
     #[inline]
     fn charge(&self, state: &mut State, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         let time = state.latest.max(now);
         match (self, &mut state.of) {
             (Self::Unlimited(_), _) => {}
@@ -199,10 +246,7 @@ impl Step for Algorithm {
             (Self::SlidingLog(limiter), Of::SlidingLog(state)) => limiter.charge(state, time, cost),
             (Self::TokenBucket(limiter), Of::TokenBucket(state)) => limiter.charge(state, time, cost),
             (Self::LeakyBucket(limiter), Of::LeakyBucket(state)) => limiter.charge(state, time, cost),
-            _ => {
-                *state = self.fresh();
-                self.charge(state, now, cost);
-            }
+            _ => return self.charge_fresh(state, now, cost),
         }
         state.latest = time;
     }
@@ -215,6 +259,44 @@ impl Step for Algorithm {
             Self::SlidingLog(limiter) => limiter.bound(span),
             Self::TokenBucket(limiter) => limiter.bound(span),
             Self::LeakyBucket(limiter) => limiter.bound(span),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_another_kind_counts_as_fresh() {
+        let quota = "10/s".parse().unwrap();
+        for (kind, other) in Kind::ALL.iter().flat_map(|kind| Kind::ALL.map(|other| (*kind, other))) {
+            if kind == other || kind == Kind::Unlimited {
+                continue;
+            }
+            let (algorithm, other) = (Algorithm::new(kind, quota), Algorithm::new(other, quota));
+            let mut foreign = other.fresh();
+            other.charge(&mut foreign, 1_700_000_000, 7);
+            for now in [0, 1_600_000_000, 1_700_000_000, 1_800_000_000] {
+                let mut fresh = algorithm.fresh();
+                assert_eq!(algorithm.look(&foreign, now, 3), algorithm.look(&fresh, now, 3), "{kind} {now}");
+                let mut charged = foreign.clone();
+                algorithm.charge(&mut charged, now, 3);
+                algorithm.charge(&mut fresh, now, 3);
+                assert_eq!(charged, fresh, "{kind} {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn charging_nothing_changes_nothing() {
+        for kind in Kind::ALL {
+            let algorithm = Algorithm::new(kind, "10/s".parse().unwrap());
+            let mut state = algorithm.fresh();
+            algorithm.charge(&mut state, 1_500_000_000, 3);
+            let before = state.clone();
+            algorithm.charge(&mut state, 1_600_000_000, 0);
+            assert_eq!(state, before, "{kind}");
         }
     }
 }

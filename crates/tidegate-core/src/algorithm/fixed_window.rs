@@ -86,6 +86,9 @@ impl Step for FixedWindow {
 
     #[inline]
     fn charge(&self, state: &mut Used, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         *state = self.at(*state, now);
         state.cost = state.cost.saturating_add(cost);
     }

@@ -2,10 +2,12 @@
 //!
 //! **Definition.** The backlog `W` drains at `r`: `W = max(0, W - r·elapsed)`. A call of cost `c` is accepted iff
 //! `W + c <= B + Q`, where `Q` is the queue; then `W = W + c`, and the call starts after `max(0, W - B)/r`. A full
-//! queue rejects. With a longest wait `D`, the queue is also at most `r·D`.
+//! queue rejects. With a longest wait `D`, the queue is also at most `r·D`. A cost above `B` is never accepted, however
+//! long the queue: all of it starts in one instant, and more than `B` must not.
 //!
-//! **Promise.** Of the calls *started* in any closed interval of length `t`, the cost is at most `B + r·t` (with `t`
-//! one nanosecond longer, since a start is rounded up to a nanosecond): the token bucket's twin, with the same `W`
+//! **Promise.** Of the calls *started* in any closed interval of length `t`, the cost is at most `B + r·t`, and if
+//! more than one whole token can come in `a` nanoseconds (`b` above 1 in the token bucket's terms), less than
+//! `B + r·(t + 1 ns)`, since a start is rounded up to a nanosecond. It is the token bucket's twin, with the same `W`
 //! (what the token bucket calls its deficit). Where the token bucket says "no, come
 //! back in 0.3 s", this one says "yes, start in 0.3 s", so nobody has to come back, and the order is kept. Nobody
 //! waits longer than `Q/r`. Worst case: `10/s burst 10` starts 20 in one second; with `burst 1` one call each 0.1 s.
@@ -38,11 +40,13 @@ pub struct LeakyBucket {
 impl LeakyBucket {
     /// The bucket that `quota` describes, where up to `queue` of cost may wait.
     ///
-    /// With `queue` 0 nothing waits, and the decisions are those of the token bucket.
+    /// With `queue` 0 nothing waits, and the decisions are those of the token bucket. However long the queue, no call
+    /// waits longer than a [`Duration`] can say, since that start could not be told; and for a rate that is a fraction of
+    /// two numbers near 2⁶⁴, the queue is no longer than 128 bits can count.
     #[must_use]
     pub fn new(quota: Quota, queue: u64) -> Self {
         let bucket = TokenBucket::new(quota);
-        Self { bucket, queue: bucket.units(queue) }
+        Self { bucket, queue: bucket.units(queue).min(bucket.headroom()) }.with_max_wait(Duration::MAX)
     }
 
     /// The same bucket where no call waits longer than `max_wait`; a call that would is rejected at once.
@@ -88,8 +92,9 @@ impl Step for LeakyBucket {
     }
 
     fn bound(&self, span: Duration) -> Option<u128> {
-        // A start time is rounded up to a nanosecond, so two starts may be that much closer than they are exactly.
-        self.bucket.bound(span.saturating_add(Duration::from_nanos(1)))
+        // A start time is rounded up to a nanosecond, so two starts may be less than that closer than they are exactly.
+        let hidden = self.bucket.less_than_a_nanosecond();
+        Some(self.bucket.full_and(self.bucket.gained(span).saturating_add(hidden)))
     }
 }
 
@@ -115,6 +120,36 @@ mod tests {
                 Row::never(500 * MS, 2, 1),
             ],
         );
+    }
+
+    #[test]
+    fn leaky_bucket_promises_no_start_that_it_cannot_tell() {
+        let bucket = LeakyBucket::new("1 per 1000000000s".parse().unwrap(), u64::MAX);
+        let mut state = bucket.fresh();
+        bucket.charge(&mut state, 0, u64::MAX / 1_000_000_000);
+        assert!(bucket.look(&state, 0, 1).is_allowed());
+        bucket.charge(&mut state, 0, 1);
+        // It would start after more than 2^64 seconds.
+        assert!(!bucket.look(&state, 0, 1).is_allowed());
+    }
+
+    #[test]
+    fn leaky_bucket_counts_the_longest_queue_to_the_end_of_the_clock() {
+        // Two large numbers without a common factor: a call is 2^63 units and more, a nanosecond nearly as many.
+        let quota =
+            Quota::new(8_148_511_216_354_612_675, Duration::from_nanos(14_601_146_804_166_825_288)).unwrap();
+        let bucket = LeakyBucket::new(quota, u64::MAX);
+        let (mut state, mut accepted, mut last) = (bucket.fresh(), 0_u128, 0);
+        while let Decision::Allowed { start_after, .. } = bucket.look(&state, u64::MAX, 1 << 60) {
+            bucket.charge(&mut state, u64::MAX, 1 << 60);
+            accepted += 1 << 60;
+            let above = accepted.saturating_sub(u128::from(quota.burst()));
+            let exact = (above * quota.per().as_nanos()).div_ceil(u128::from(quota.count()));
+            assert_eq!(start_after.as_nanos(), exact);
+            assert!(start_after.as_nanos() >= last);
+            last = start_after.as_nanos();
+        }
+        assert!(accepted >= u128::from(quota.burst()));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub trait Step {
     fn look(&self, state: &Self::State, now: u64, cost: u64) -> Decision;
 
     /// Charges `cost` at `now` without asking. After [`Self::look`] allowed it the bound holds; without, the limiter
-    /// goes into debt, and later calls wait until it is paid.
+    /// goes into debt, and later calls wait until it is paid. A cost of 0 changes nothing.
     fn charge(&self, state: &mut Self::State, now: u64, cost: u64);
 
     /// The most cost that can be allowed (for the leaky bucket: started) in any closed interval of length `span`;
@@ -58,7 +58,7 @@ pub trait Step {
     #[inline]
     fn step(&self, mut state: Self::State, now: u64, cost: u64) -> (Self::State, Decision) {
         let decision = self.look(&state, now, cost);
-        if decision.is_allowed() && cost > 0 {
+        if decision.is_allowed() {
             self.charge(&mut state, now, cost);
         }
         (state, decision)
@@ -114,7 +114,11 @@ pub(crate) mod tests {
 
     /// Runs the rows in order from a fresh state; a rejected row must leave the state as it was.
     pub(crate) fn check_table<A: Step>(algorithm: &A, rows: &[Row]) {
-        let mut state = algorithm.fresh();
+        check_table_from(algorithm, algorithm.fresh(), rows);
+    }
+
+    /// Runs the rows in order from `state`.
+    pub(crate) fn check_table_from<A: Step>(algorithm: &A, mut state: A::State, rows: &[Row]) {
         for row in rows {
             let (next, decision) = algorithm.step(state.clone(), row.now, row.cost);
             let got = match decision {

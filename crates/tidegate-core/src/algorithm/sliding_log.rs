@@ -7,7 +7,7 @@
 //! and all `N` may come in one instant. In a closed interval of length `t`, `N·(floor(t/W) + 1)`.
 //!
 //! **State.** The time and cost of each allowed call in view, at most `N` entries (16 bytes each; calls at one instant
-//! share one). This is the price: choose the token bucket unless strictness is worth it.
+//! share one), and one more in debt. This is the price: choose the token bucket unless strictness is worth it.
 //!
 //! **Worked example.** `1 per 10s`: a call at 0 passes. At 9.999999999 s it is refused with 1 ns to wait; at exactly
 //! 10 s it passes, since the window `(0, 10]` no longer holds the first.
@@ -39,7 +39,7 @@ pub struct SlidingLog {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
-    /// The running total after the last entry. It wraps; only differences of less than 2⁶⁴ are used.
+    /// The running total after the last entry. It wraps; only differences are used, and they are less than 2⁶⁴.
     total: u64,
 }
 
@@ -143,15 +143,23 @@ impl Step for SlidingLog {
 
     #[inline]
     fn charge(&self, state: &mut Log, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         let at = state.not_before_last(now);
-        let expired = self.expired(state, now);
-        let used = state.cost_from(expired);
-        state.entries.drain(..expired);
+        state.entries.drain(..self.expired(state, now));
         if state.entries.back().is_none_or(|last| last.at != at) {
             state.entries.push_back(Entry { at, before: state.total });
         }
-        // A debt larger than 2⁶⁴ stays that large: the total must not wrap around to "nothing in view".
-        state.total = state.total.wrapping_add(cost.min(u64::MAX.saturating_sub(used)));
+        // `N + 1` in view refuses everything, as any larger debt does: an entry needs no more than that, and none
+        // that such a debt follows is needed at all. So the first entry is at most `N + 1`, the others are together
+        // at most `N`, and the total of all, `2N + 1`, fits into 64 bits.
+        let last = state.cost_from(state.entries.len().saturating_sub(1));
+        let cost = cost.min(self.count.saturating_add(1).saturating_sub(last));
+        while state.entries.len() > 1 && state.cost_from(1).saturating_add(cost) > self.count {
+            state.entries.pop_front();
+        }
+        state.total = state.total.wrapping_add(cost);
     }
 
     fn bound(&self, span: Duration) -> Option<u128> {
@@ -163,7 +171,7 @@ impl Step for SlidingLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::tests::{Row, check_table};
+    use crate::algorithm::tests::{Row, check_table, check_table_from};
 
     const S: u64 = 1_000_000_000;
 
@@ -196,6 +204,27 @@ mod tests {
                 Row::allowed(10 * S, 2, 0),
             ],
         );
+    }
+
+    #[test]
+    fn sliding_log_remembers_the_latest_of_many_huge_debts() {
+        let log = SlidingLog::new("5 per 10s".parse().unwrap());
+        let mut state = log.fresh();
+        log.charge(&mut state, 0, u64::MAX);
+        log.charge(&mut state, S, u64::MAX);
+        check_table_from(&log, state, &[Row::rejected(2 * S, 1, 9 * S), Row::rejected(10 * S, 0, S)]);
+    }
+
+    #[test]
+    fn sliding_log_holds_no_more_than_its_bound_in_debt() {
+        let log = SlidingLog::new("5 per 10s".parse().unwrap());
+        let mut state = log.fresh();
+        for now in 0..100 {
+            log.charge(&mut state, now, 1);
+        }
+        assert!(state.len() <= 6, "{}", state.len());
+        // Six would have to leave the window but for five; the sixth last was charged at 94.
+        check_table_from(&log, state, &[Row::rejected(99, 0, 10 * S - 5), Row::rejected(99, 5, 10 * S)]);
     }
 
     #[test]

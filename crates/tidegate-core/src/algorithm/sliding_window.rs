@@ -16,6 +16,8 @@
 //! 9, one call passes; the next waits until 1.2 s.
 //!
 //! **Not promised.** Strictness: that takes the [sliding log](super::sliding_log), at the price of an entry a call.
+//! Nor the whole rate: what a window used is in view until its last instant, so under demand that never ends each
+//! window but the first allows `N - 1`, and with `N = 1` only every other window allows one.
 //!
 //! **Source.** The counter that Cloudflare described in 2017 (*How we built rate limiting capable of scaling to
 //! millions of domains*); here in integers: the comparison is multiplied by `W`.
@@ -102,14 +104,12 @@ impl SlidingWindow {
         duration(end.saturating_sub(u128::from(now)))
     }
 
-    /// `N·W - previous·(W - e) - current·W`: what is free, in tokens times nanoseconds.
+    /// `previous·(W - e) + current·W`: the estimate, in tokens times nanoseconds.
     #[inline]
-    fn free(&self, state: TwoCounts, now: u64) -> u128 {
+    fn estimate(&self, state: TwoCounts, now: u64) -> u128 {
         let elapsed = u128::from(now).saturating_sub(self.start(state));
         let left = narrow(u128::from(self.window.get()).saturating_sub(elapsed));
-        product(self.count, self.window.get())
-            .saturating_sub(product(state.previous, left))
-            .saturating_sub(product(state.current, self.window.get()))
+        product(state.previous, left).saturating_add(product(state.current, self.window.get()))
     }
 }
 
@@ -123,27 +123,33 @@ impl Step for SlidingWindow {
     #[inline]
     fn look(&self, state: &TwoCounts, now: u64, cost: u64) -> Decision {
         let state = self.at(*state, now);
-        let free = self.free(state, now);
-        match free.checked_sub(product(cost, self.window.get())) {
-            Some(left) => {
-                let after = TwoCounts { current: state.current.saturating_add(cost), ..state };
-                Decision::Allowed {
-                    start_after: Duration::ZERO,
-                    remaining: narrow(div_down(left, self.window)),
-                    reset_after: self.reset_after(after, now),
-                }
+        let estimate = self.estimate(state, now);
+        let needed = estimate.saturating_add(product(cost, self.window.get()));
+        let full = product(self.count, self.window.get());
+        let tokens = |free: u128| narrow(div_down(free, self.window));
+        if needed <= full {
+            let after = TwoCounts { current: state.current.saturating_add(cost), ..state };
+            Decision::Allowed {
+                start_after: Duration::ZERO,
+                remaining: tokens(full.saturating_sub(needed)),
+                reset_after: self.reset_after(after, now),
             }
-            None if cost > self.count => Decision::Never { capacity: self.count },
-            None => Decision::Rejected {
+        } else if cost > self.count {
+            Decision::Never { capacity: self.count }
+        } else {
+            Decision::Rejected {
                 retry_after: duration(self.fits_at(state, cost).saturating_sub(u128::from(now))),
-                remaining: narrow(div_down(free, self.window)),
+                remaining: tokens(full.saturating_sub(estimate)),
                 reset_after: self.reset_after(state, now),
-            },
+            }
         }
     }
 
     #[inline]
     fn charge(&self, state: &mut TwoCounts, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
         *state = self.at(*state, now);
         state.current = state.current.saturating_add(cost);
     }
@@ -190,6 +196,17 @@ mod tests {
                 Row::allowed(1300 * MS, 3, 0),
             ],
         );
+    }
+
+    #[test]
+    fn sliding_window_in_debt_refuses_cost_0_too() {
+        let window = SlidingWindow::new("10/s".parse().unwrap());
+        let mut state = window.fresh();
+        window.charge(&mut state, 0, 20);
+        // At 1.5 s the weight of the twenty is 10.
+        assert_eq!(window.look(&state, 0, 0).retry_after(), Some(Duration::from_millis(1500)));
+        assert!(window.look(&state, 1500 * MS, 0).is_allowed());
+        assert!(!window.look(&state, 1500 * MS, 1).is_allowed());
     }
 
     #[test]
