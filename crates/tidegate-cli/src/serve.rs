@@ -55,12 +55,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (algorithm, quota) = args.limiter.algorithm()?;
     let limiter = Limiter::new(algorithm, usize::try_from(args.keys)?);
     let label = args.limiter.label(quota);
-    let settings = format!(
-        "{label}, key {}, {} keys in {} KiB",
-        args.key,
-        limiter.stats().slots,
-        limiter.bytes().div_ceil(1024)
-    );
+    let settings =
+        format!("{label}, key {}, {} keys in {} KiB", args.key, args.keys, limiter.bytes().div_ceil(1024));
     let desk = Arc::new(Desk::new(limiter, label, args.key.clone()));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

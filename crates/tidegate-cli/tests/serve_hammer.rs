@@ -146,7 +146,7 @@ fn figure(text: &str, prefix: &str) -> u64 {
 #[test]
 fn forty_requests_at_five_a_second_get_what_the_equation_says() {
     let server = Server::start(&["--limiter", "token-bucket", "--limit", "5"]);
-    assert_eq!(server.settings, "token-bucket 5/s, key client-ip, 65536 keys in 4864 KiB");
+    assert_eq!(server.settings, "token-bucket 5/s, key client-ip, 65536 keys in 1280 KiB");
     let output = server.hammer(&[]);
     let text = stdout(&output);
     let (allowed, rejected) = (figure(&text, "200  x"), figure(&text, "429  x"));

@@ -44,6 +44,32 @@ pub(crate) fn duration(ns: u128) -> Duration {
     }
 }
 
+/// `whole * part / of`, rounded up, for a `part` of at most `of` and an `of` below 2^127: exact, though the product may
+/// need 256 bits. One bit of `whole` after the other, with quotient and remainder (Knuth, TAOCP 4.3.1, in base 2).
+pub(crate) fn part_up(whole: u128, part: u128, of: u128) -> u128 {
+    if let Some(quotient) = whole.checked_mul(part).and_then(|product| product.checked_next_multiple_of(of)) {
+        return quotient.checked_div(of).unwrap_or(0);
+    }
+    let (mut quotient, mut rest) = (0_u128, 0_u128);
+    for bit in (0..u128::BITS).rev() {
+        // The quotient is at most `whole`, and the remainder below `of`: neither doubles beyond 128 bits.
+        quotient = quotient.wrapping_shl(1);
+        rest = rest.wrapping_shl(1);
+        if rest >= of {
+            rest = rest.wrapping_sub(of);
+            quotient = quotient.wrapping_add(1);
+        }
+        if whole.wrapping_shr(bit) & 1 == 1 {
+            rest = rest.wrapping_add(part);
+            if rest >= of {
+                rest = rest.wrapping_sub(of);
+                quotient = quotient.wrapping_add(1);
+            }
+        }
+    }
+    quotient.saturating_add(u128::from(rest > 0))
+}
+
 /// A count for the caller: `x`, or the largest `u64` when it does not fit.
 #[inline]
 pub(crate) fn narrow(x: u128) -> u64 {
@@ -58,4 +84,26 @@ pub(crate) fn gcd(a: NonZeroU64, b: NonZeroU64) -> NonZeroU64 {
         a = divisor;
     }
     a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_exact_where_the_product_is_not() {
+        let large = (1_u128 << 127) - 1;
+        for (whole, part, of, expected) in [
+            (10, 3, 4, 8),
+            (10, 4, 4, 10),
+            (10, 0, 4, 0),
+            (large, large, large, large),
+            (large, 1, large, 1),
+            (large, large - 1, large, large - 1),
+            (large, 1 << 126, (1 << 127) - 2, (1 << 126) + 1),
+            (1 << 126, large / 3, large, ((1_u128 << 126) / 3) + 1),
+        ] {
+            assert_eq!(part_up(whole, part, of), expected, "{whole} * {part} / {of}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Algorithm, Decision, State, Step};
+use crate::{Algorithm, Decision, Kind, Quota, State, Step};
 
 /// Whether a limit refuses calls or only says that it would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +57,21 @@ pub struct Limit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     limits: Vec<Limit>,
+}
+
+impl From<Quota> for Policy {
+    /// A token bucket, by the name of its algorithm.
+    fn from(quota: Quota) -> Self {
+        Algorithm::new(Kind::TokenBucket, quota).into()
+    }
+}
+
+impl From<Algorithm> for Policy {
+    /// One enforced limit, by the name of its algorithm.
+    fn from(algorithm: Algorithm) -> Self {
+        let name = algorithm.kind().name().into();
+        Self::new([Limit { name, algorithm, mode: Mode::Enforce }].into())
+    }
 }
 
 /// What a [`Policy`] remembers: a state for each limit, in order.

@@ -1,21 +1,21 @@
 //! Rate limiting in a program: many keys, many threads, memory that is fixed beforehand.
 //!
 //! ```
-//! use tidegate::{Algorithm, Kind, Limiter};
+//! use tidegate::{Limiter, Quota};
 //!
-//! let limiter = Limiter::new(Algorithm::new(Kind::TokenBucket, "10/s burst 20".parse()?), 65_536);
+//! let limiter = Limiter::new("10/s burst 20".parse::<Quota>()?, 65_536);
 //! assert!(limiter.check("203.0.113.9").is_allowed());
 //! # Ok::<(), tidegate::QuotaError>(())
 //! ```
 //!
-//! - [`Limiter`]: one limit for each of many keys, shared by threads.
-//! - [`clock`]: where its time comes from.
-//! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Algorithm`], [`Decision`] and so on.
+//! - [`Limiter`]: one limit, or several, for each of many keys, shared by threads.
+//! - [`clock`]: where its time comes from; a clock for tests that goes on when it is told to.
+//! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Policy`], [`Decision`] and so on.
 
 pub mod clock;
 mod limiter;
 
-pub use limiter::{Limiter, Stats};
+pub use limiter::{Builder, Capacity, Limiter, LimiterError, Stats, Tier, WhenFull};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,
     State, Step, UnknownKind, algorithm, parse_duration,

@@ -1,57 +1,80 @@
-//! The keyed limiter: a table of fixed size, without the keys.
-//!
-//! A key is hashed with a secret seed. The hash picks a set and, whole, is the fingerprint that stands for the key in
-//! that set. A set is a lock around [`SLOTS`] slots of fingerprint and state; nothing is ever allocated for a key
-//! (but by the sliding log, whose state is a list), and the table never grows, rehashes or sweeps.
-//!
-//! **A slot is free when its limiter is as good as new**, since then forgetting it changes no decision: a full bucket
-//! equals an absent one. So nothing has to be removed, and a slot that was never used is no special case.
-//!
-//! **When no slot is free** the one nearest to as-good-as-new is evicted: what is forgotten is the smallest debt in the
-//! set. Nobody within a limit is rejected for want of space, and the counter [`Stats::evicted`] shows that it happened.
-//!
-//! **Collisions.** Two keys share a limit iff all 64 bits of their hashes agree: among `n` keys that are held at one
-//! time the chance is about `n²/2⁶⁵`, which is 1 in 8 billion for 65,536 keys and 1 in 32,000 for 32 million.
-//!
-//! **Time.** A set's clock does not go back. For a key that is there, its state sees to that ([`Algorithm`]); for one
-//! that is not, the set remembers when it last gave a free slot away, as the key may be the one that was forgotten, and
-//! forgetting it was right only from then on.
+//! The keyed limiter: one limit, or several, for each of many keys, in memory that is fixed beforehand.
 
+mod build;
+mod flat;
+mod sets;
+mod shim;
+
+use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::hash::{BuildHasher, Hash};
 
-use tidegate_core::{Algorithm, Decision, State, Step};
+use foldhash::quality::RandomState;
+use tidegate_core::{Algorithm, Decision, Policy, PolicyDecision, Quota};
 
 use crate::clock::Clock;
+pub use build::{Builder, Capacity, LimiterError};
+use flat::Flat;
+use sets::Sets;
 
-/// Slots in a set. Twice as many would halve the evictions at the same load and double the time that a key that is
-/// not there takes; with 8, all fingerprints of a set are 64 bytes, one cache line.
-const SLOTS: usize = 8;
-
-/// One limit for each of many keys, shared by threads.
+/// What happens to a key that has no slot when every slot it could have is taken by a key with a debt.
 ///
-/// A key is anything that can be hashed: `&str` and the equal `String` are the same key. Keys are not stored. The
-/// memory is taken when the limiter is made and never grows; [`Self::bytes`] says how much it is.
+/// A key whose buckets are full needs no slot, so this is about keys that have spent something lately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// The key that is nearest to a full bucket is forgotten, which gives it back its debt: the smallest in the set.
+    /// Nobody within a limit is rejected for want of space. [`Stats::evicted`] and [`Stats::forgotten`] count it.
+    #[default]
+    Evict,
+    /// Newcomers without a slot share one state: nobody is forgotten, and newcomers can be rejected for what other
+    /// newcomers spent. [`Stats::shared`] counts them.
+    Share,
+    /// Newcomers without a slot are rejected until one is free. [`Stats::refused`] counts them.
+    Reject,
+}
+
+/// One limit, or several, for each of many keys, shared by threads.
+///
+/// A key is anything that can be hashed: `&str` and the equal `String` are the same key, and looking one up allocates
+/// nothing. Keys are not stored, only a fingerprint of 56 bits or more under a secret seed. The memory is taken when the
+/// limiter is made, and [`Self::bytes`] says how much it is; it never grows, rehashes, sweeps or pauses.
+///
+/// Put it into an `Arc`, or a `static` with `LazyLock`: a limiter that is made for each request or each connection
+/// limits nothing.
 ///
 /// ```
-/// use std::time::Duration;
-/// use tidegate::{Algorithm, Kind, Limiter};
+/// use tidegate::{Limiter, Quota};
 ///
-/// let limiter = Limiter::new(Algorithm::new(Kind::TokenBucket, "2/s burst 1".parse()?), 1000);
-/// assert!(limiter.check_at("ann", 0, 1).is_allowed());
-/// assert!(limiter.check_at("bob", 0, 1).is_allowed());
-/// assert_eq!(limiter.check_at("ann", 0, 1).retry_after(), Some(Duration::from_millis(500)));
-/// assert!(limiter.check_at("ann", 500_000_000, 1).is_allowed());
+/// let limiter = Limiter::new("10/s burst 20".parse::<Quota>()?, 100_000);
+/// if limiter.check("203.0.113.9").is_allowed() {
+///     // serve the request
+/// }
 /// # Ok::<(), tidegate::QuotaError>(())
 /// ```
 pub struct Limiter {
-    algorithm: Algorithm,
-    sets: Box<[Mutex<Set>]>,
-    seed: RandomState,
+    table: Table,
+    hasher: RandomState,
     clock: Clock,
+    /// The names of the tiers; a tier is its index here.
+    tiers: Vec<Box<str>>,
+    /// The tier of each key that does not have the first one, by the hash of the key.
+    overrides: HashMap<u64, Tier, std::hash::BuildHasherDefault<AsIs>>,
 }
+
+/// Where the states are.
+enum Table {
+    /// One enforced token bucket for each key.
+    One(Flat),
+    /// Several token buckets for each key, or one in shadow.
+    Many(Flat),
+    /// Anything.
+    Sets(Sets),
+}
+
+/// One of the tiers that a limiter was built with, from [`Limiter::tier`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Tier(u8);
 
 /// How full a limiter's table is, from [`Limiter::stats`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,91 +82,200 @@ pub struct Limiter {
 pub struct Stats {
     /// How many keys can be held at one time.
     pub slots: usize,
-    /// How many of them are held now: their limiters are not as good as new.
-    pub busy: usize,
-    /// How often a key was forgotten before its limiter was as good as new. Each is at most one burst that was allowed
-    /// too much to one key; more slots make it less.
+    /// How many are held now: keys with a debt in at least one limit.
+    pub used: usize,
+    /// How often a key was forgotten before its debt was paid.
     pub evicted: u64,
-}
-
-/// One lock's worth of the table.
-struct Set {
-    /// Apart from the states, so that finding a key reads one cache line.
-    fingerprints: [u64; SLOTS],
-    states: [State; SLOTS],
-    /// When a free slot was last given to another key.
-    reused_at: u64,
-    evicted: u64,
+    /// The tokens that were given back so, rounded up: an upper bound on what was allowed beyond the limits.
+    pub forgotten: u64,
+    /// How many decisions were made in the shared state of newcomers.
+    pub shared: u64,
+    /// How many newcomers were rejected for want of a slot.
+    pub refused: u64,
 }
 
 impl Limiter {
-    /// A limiter with room for at least `keys` keys at one time, all of them as good as new.
+    /// A limiter for `policy`, a [`Quota`] for example, with room for `capacity` keys that have a debt at one time.
     ///
-    /// `keys` is rounded up to 8 times a power of two; 0 makes the smallest table, of 8.
+    /// A quota means a token bucket. A token bucket takes 20 bytes for each key of the capacity.
     ///
     /// # Panics
     ///
-    /// When that many slots are more than the address space holds.
+    /// When the memory for the table cannot be had.
     #[must_use]
-    pub fn new(algorithm: Algorithm, keys: usize) -> Self {
-        let sets = keys.div_ceil(SLOTS).next_power_of_two();
-        Self {
-            algorithm,
-            sets: (0..sets).map(|_| Mutex::new(Set::new(&algorithm))).collect(),
-            seed: RandomState::new(),
-            clock: Clock::new(),
-        }
+    pub fn new(policy: impl Into<Policy>, capacity: impl Into<Capacity>) -> Self {
+        Builder::new(policy.into()).capacity(capacity).build_without_tiers()
     }
 
-    /// Decides a call of cost 1 for `key` now.
+    /// A limiter with more to say about it: tiers, the rule when it is full, the clock.
+    #[must_use]
+    pub fn builder(policy: impl Into<Policy>) -> Builder {
+        Builder::new(policy.into())
+    }
+
+    /// Decides a call of cost 1 for `key` now, and charges it if it is allowed.
     #[inline]
     pub fn check(&self, key: &(impl Hash + ?Sized)) -> Decision {
         self.check_n(key, 1)
     }
 
-    /// Decides a call of `cost` for `key` now. Cost 0 asks without charging.
+    /// Decides a call of `cost` for `key` now, and charges it if it is allowed. Cost 0 is decided too.
     ///
     /// ```
-    /// # use tidegate::{Algorithm, Decision, Kind, Limiter};
-    /// let limiter = Limiter::new(Algorithm::new(Kind::TokenBucket, "10/s burst 20".parse()?), 1000);
+    /// # use tidegate::{Decision, Limiter, Quota};
+    /// let limiter = Limiter::new("10/s burst 20".parse::<Quota>()?, 1000);
     /// assert_eq!(limiter.check_n("ann", 15).remaining(), 5);
     /// assert_eq!(limiter.check_n("ann", 21), Decision::Never { capacity: 20 });
     /// # Ok::<(), tidegate::QuotaError>(())
     /// ```
     #[inline]
     pub fn check_n(&self, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
-        self.check_at(key, self.clock.now_ns(), cost)
+        self.check_at(key, cost, self.clock.now_ns())
     }
 
-    /// Decides a call of `cost` for `key` at `now_ns`, in nanoseconds since an origin that the caller picks.
+    /// Decides a call of `cost` for `key` at `now_ns`, for several decisions with one reading of the clock.
     ///
-    /// Use either this or the forms that read the clock, or take the time from [`Self::now_ns`]: one limiter has one
-    /// origin. A time that goes back creates nothing and does not punish.
+    /// Take the time from [`Self::now_ns`]: one limiter has one origin. A time that goes back creates nothing; with one
+    /// number for each key a caller can then be rejected until the time is what it was.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// let limiter = Limiter::new("10/s burst 2".parse::<Quota>()?, 1000);
+    /// let now = limiter.now_ns();
+    /// let allowed = ["ann", "bob", "ann", "ann"].map(|key| limiter.check_at(key, 1, now).is_allowed());
+    /// assert_eq!(allowed, [true, true, true, false]);
+    /// # Ok::<(), tidegate::QuotaError>(())
+    /// ```
     #[inline]
-    pub fn check_at(&self, key: &(impl Hash + ?Sized), now_ns: u64, cost: u64) -> Decision {
-        let hash = self.seed.hash_one(key);
-        self.set(hash).step(&self.algorithm, hash, now_ns, cost)
+    pub fn check_at(&self, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
+        let hash = self.hasher.hash_one(key);
+        self.check_hashed(hash, self.tier_of(hash), cost, now_ns)
     }
 
-    /// The time on the limiter's own clock, for [`Self::check_at`]: several decisions for one reading.
+    /// Decides a call of `cost` for `key` in `tier` now. The tier given here goes before one set for the key.
+    ///
+    /// A key that comes in another tier than before stays as full in proportion as it was.
+    #[inline]
+    pub fn check_in(&self, tier: Tier, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
+        self.check_hashed(self.hasher.hash_one(key), tier, cost, self.clock.now_ns())
+    }
+
+    #[inline]
+    fn check_hashed(&self, hash: u64, tier: Tier, cost: u64, now_ns: u64) -> Decision {
+        match &self.table {
+            Table::One(table) => table.decide_one(hash, tier.0, now_ns, cost),
+            Table::Many(table) => table.decide(hash, tier.0, now_ns, |_| cost).decision,
+            Table::Sets(table) => table.decide(hash, tier.0, now_ns, |_| cost, true).decision,
+        }
+    }
+
+    /// Decides a call whose cost in limit `i` is `cost(i)`, such as 1 request and 4096 bytes, and says which limit bound.
+    ///
+    /// ```
+    /// # use tidegate::{Algorithm, Kind, Limit, Limiter, Mode, Policy};
+    /// let limit = |name: &str, quota: &str| Limit {
+    ///     name: name.into(),
+    ///     algorithm: Algorithm::new(Kind::TokenBucket, quota.parse().unwrap()),
+    ///     mode: Mode::Enforce,
+    /// };
+    /// let policy = Policy::new(vec![limit("requests", "10/s"), limit("bytes", "10000/s")]);
+    /// let limiter = Limiter::new(policy, 1000);
+    /// assert!(limiter.check_with("ann", |limit| [1, 9000][limit]).decision.is_allowed());
+    /// let answer = limiter.check_with("ann", |limit| [1, 9000][limit]);
+    /// assert_eq!(answer.limit, Some(1));
+    /// assert_eq!(answer.decision.remaining(), 1000);
+    /// ```
+    #[inline]
+    pub fn check_with(&self, key: &(impl Hash + ?Sized), cost: impl Fn(usize) -> u64) -> PolicyDecision {
+        let hash = self.hasher.hash_one(key);
+        let (tier, now) = (self.tier_of(hash), self.clock.now_ns());
+        match &self.table {
+            Table::One(table) | Table::Many(table) => table.decide(hash, tier.0, now, cost),
+            Table::Sets(table) => table.decide(hash, tier.0, now, cost, true),
+        }
+    }
+
+    /// The decision for a call of `cost` for `key` now, without charging it.
+    #[inline]
+    pub fn peek(&self, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
+        self.peek_at(key, cost, self.clock.now_ns())
+    }
+
+    /// The decision for a call of `cost` for `key` at `now_ns`, without charging it.
+    pub fn peek_at(&self, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
+        let hash = self.hasher.hash_one(key);
+        let tier = self.tier_of(hash).0;
+        match &self.table {
+            Table::One(table) | Table::Many(table) => table.peek(hash, tier, now_ns, |_| cost).decision,
+            Table::Sets(table) => table.decide(hash, tier, now_ns, |_| cost, false).decision,
+        }
+    }
+
+    #[inline]
+    fn tier_of(&self, hash: u64) -> Tier {
+        if self.overrides.is_empty() {
+            Tier(0)
+        } else {
+            self.overrides.get(&hash).copied().unwrap_or_default()
+        }
+    }
+
+    /// The time on the limiter's own clock, for [`Self::check_at`].
+    #[inline]
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
-    /// What each key is limited by.
+    /// The tier of that name.
     #[must_use]
-    pub const fn algorithm(&self) -> &Algorithm {
-        &self.algorithm
+    pub fn tier(&self, name: &str) -> Option<Tier> {
+        let index = self.tiers.iter().position(|tier| tier.as_ref() == name)?;
+        u8::try_from(index).ok().map(Tier)
+    }
+
+    /// Changes the quota of limit `limit` in `tier` while callers go on.
+    ///
+    /// Every bucket stays as full in proportion as it was: an empty one is empty, a full one is full, and nobody gets a
+    /// burst for nothing. The table is walked set by set, some milliseconds for a million keys; no decision waits longer
+    /// than one set takes.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota, Tier};
+    /// let limiter = Limiter::new("1/hour burst 10".parse::<Quota>()?, 1000);
+    /// assert_eq!(limiter.check_n("ann", 5).remaining(), 5);
+    /// limiter.set_quota(Tier::default(), 0, "1/hour burst 100".parse::<Quota>()?)?;
+    /// assert_eq!(limiter.peek("ann", 0).remaining(), 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A tier or a limit that does not exist, or a quota whose state does not fit the table this limiter was built with:
+    /// then build a new one.
+    pub fn set_quota(&self, tier: Tier, limit: usize, quota: Quota) -> Result<(), LimiterError> {
+        build::set_quota(self, tier, limit, quota)
+    }
+
+    /// The limits of the first tier, as they are now.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        match &self.table {
+            Table::One(table) | Table::Many(table) => table.policy().clone(),
+            Table::Sets(table) => table.policy(0),
+        }
     }
 
     /// The memory of the table in bytes. A sliding log takes more: 16 bytes for each call that a key has in its window.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.sets)
+        match &self.table {
+            Table::One(table) | Table::Many(table) => table.bytes(),
+            Table::Sets(table) => table.bytes(),
+        }
     }
 
-    /// How full the table is now. It walks the whole table, one lock after the other.
+    /// How full the table is now. It walks the whole table, one set after the other.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats_at(self.clock.now_ns())
@@ -152,111 +284,71 @@ impl Limiter {
     /// How full the table is at `now_ns`, for those who use [`Self::check_at`].
     #[must_use]
     pub fn stats_at(&self, now_ns: u64) -> Stats {
-        let mut stats = Stats { slots: self.sets.len() * SLOTS, ..Stats::default() };
-        for set in &self.sets {
-            let set = lock(set);
-            stats.busy += set.states.iter().filter(|state| busy(&self.algorithm, state, now_ns)).count();
-            stats.evicted += set.evicted;
+        let (slots, used, counters) = match &self.table {
+            Table::One(table) | Table::Many(table) => (table.slots(), table.busy(now_ns), &table.counters),
+            Table::Sets(table) => (table.slots(), table.busy(now_ns), &table.counters),
+        };
+        let read = |counter: &shim::AtomicU64| counter.load(shim::Ordering::Relaxed);
+        Stats {
+            slots,
+            used,
+            evicted: read(&counters.evicted),
+            forgotten: read(&counters.forgotten),
+            shared: read(&counters.shared),
+            refused: read(&counters.refused),
         }
-        stats
     }
 
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "only the low bits pick the set")]
-    fn set(&self, hash: u64) -> MutexGuard<'_, Set> {
-        // The number of sets is a power of two.
-        lock(&self.sets[hash as usize & (self.sets.len() - 1)])
+    /// An upper bound on the chance that, of `keys` keys held at one time, any two share a state because their hashes
+    /// agree: `keys²/2` pairs, each with a chance of 1 in 2⁵⁶ times the number of sets (at most 256, the rest of the hash).
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// let limiter = Limiter::new("10/s".parse::<Quota>()?, 1_000_000);
+    /// assert!(limiter.collision_bound(1_000_000) < 1e-7);
+    /// # Ok::<(), tidegate::QuotaError>(())
+    /// ```
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn collision_bound(&self, keys: usize) -> f64 {
+        let pairs = keys as f64 * keys as f64 / 2.0;
+        let same = match &self.table {
+            Table::One(table) | Table::Many(table) => {
+                let sets = table.slots().div_ceil(flat::SLOTS).clamp(1, 256);
+                1.0 / (2.0_f64.powi(56) * sets as f64)
+            }
+            Table::Sets(_) => 2.0_f64.powi(-64),
+        };
+        (pairs * same).min(1.0)
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
-            .field("algorithm", &self.algorithm)
-            .field("slots", &(self.sets.len() * SLOTS))
+            .field("policy", &self.policy())
+            .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }
 }
 
-/// A step leaves a set whole wherever it might panic, so a poisoned lock is taken all the same.
-#[inline]
-fn lock(set: &Mutex<Set>) -> MutexGuard<'_, Set> {
-    set.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// A hasher for what is a hash already.
+#[derive(Debug, Default)]
+struct AsIs(u64);
 
-/// Whether the limiter in a slot is not as good as new.
-fn busy(algorithm: &Algorithm, state: &State, now: u64) -> bool {
-    !reset_after(algorithm, state, now).is_zero()
-}
+impl std::hash::Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
 
-fn reset_after(algorithm: &Algorithm, state: &State, now: u64) -> Duration {
-    match algorithm.look(state, now, 0) {
-        Decision::Allowed { reset_after, .. } | Decision::Rejected { reset_after, .. } => reset_after,
-        // Cost 0 is above no capacity.
-        Decision::Never { .. } => Duration::ZERO,
+    fn write(&mut self, _bytes: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 
-impl Set {
-    fn new(algorithm: &Algorithm) -> Self {
-        Self {
-            fingerprints: [0; SLOTS],
-            states: std::array::from_fn(|_| algorithm.fresh()),
-            reused_at: 0,
-            evicted: 0,
-        }
-    }
-
-    #[inline]
-    fn step(&mut self, algorithm: &Algorithm, fingerprint: u64, now: u64, cost: u64) -> Decision {
-        let Some(slot) = self.fingerprints.iter().position(|&held| held == fingerprint) else {
-            return self.step_newcomer(algorithm, fingerprint, now, cost);
-        };
-        let state = &mut self.states[slot];
-        let decision = algorithm.look(state, now, cost);
-        if decision.is_allowed() && cost > 0 {
-            algorithm.charge(state, now, cost);
-        }
-        decision
-    }
-
-    /// A key without a slot. It gets one only if the call leaves something to remember.
-    fn step_newcomer(&mut self, algorithm: &Algorithm, fingerprint: u64, now: u64, cost: u64) -> Decision {
-        let time = now.max(self.reused_at);
-        let mut state = algorithm.fresh();
-        let decision = algorithm.look(&state, time, cost);
-        let Decision::Allowed { start_after, remaining, reset_after } = decision else {
-            return decision;
-        };
-        if cost == 0 || reset_after.is_zero() {
-            return decision;
-        }
-        algorithm.charge(&mut state, time, cost);
-        let slot = self.make_room(algorithm, time);
-        self.fingerprints[slot] = fingerprint;
-        self.states[slot] = state;
-        let lag = Duration::from_nanos(time - now);
-        Decision::Allowed { start_after, remaining, reset_after: reset_after.saturating_add(lag) }
-    }
-
-    /// A free slot, or else the one that is free soonest, whose key is forgotten.
-    fn make_room(&mut self, algorithm: &Algorithm, now: u64) -> usize {
-        let mut soonest = 0;
-        let mut least = Duration::MAX;
-        for (slot, state) in self.states.iter().enumerate() {
-            let reset_after = reset_after(algorithm, state, now);
-            if reset_after.is_zero() {
-                // A slot that was never used stands for no key that could come back.
-                if *state != algorithm.fresh() {
-                    self.reused_at = now;
-                }
-                return slot;
-            }
-            if reset_after < least {
-                (soonest, least) = (slot, reset_after);
-            }
-        }
-        self.evicted += 1;
-        soonest
-    }
+/// The algorithm that a quota means when no other is named.
+fn default_algorithm(quota: Quota) -> Algorithm {
+    Algorithm::new(tidegate_core::Kind::TokenBucket, quota)
 }

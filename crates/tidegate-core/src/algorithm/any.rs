@@ -9,6 +9,7 @@ use super::sliding_log::Log;
 use super::sliding_window::TwoCounts;
 use super::token_bucket::Tat;
 use super::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, Step, TokenBucket, Unlimited};
+use crate::arithmetic::{narrow, part_up};
 use crate::{Decision, Quota};
 
 /// The name of an algorithm, as in tables, flags and the limits file.
@@ -169,6 +170,38 @@ impl Algorithm {
             Kind::TokenBucket => Self::TokenBucket(TokenBucket::new(quota)),
             Kind::LeakyBucket => Self::LeakyBucket(LeakyBucket::new(quota, 0)),
         }
+    }
+
+    /// The same kind of limiter for another quota. The queue of a leaky bucket stays the same number of tokens.
+    #[must_use]
+    pub fn with_quota(&self, quota: Quota) -> Self {
+        match self {
+            Self::LeakyBucket(bucket) => Self::LeakyBucket(bucket.with_quota(quota)),
+            _ => Self::new(self.kind(), quota),
+        }
+    }
+
+    /// The state of `to` that is as used in proportion as this limiter is in `state` at `now`, where a quota changes.
+    ///
+    /// A token bucket keeps its level exactly, see [`TokenBucket::carry_over`]. Of the others the part of the capacity
+    /// that is used, in whole tokens rounded up, is used in the new one from `now` on. A state that another kind of
+    /// algorithm left counts as fresh.
+    #[must_use]
+    pub fn carry_over(&self, state: &State, now: u64, to: &Self) -> State {
+        let time = state.latest.max(now);
+        if let (Self::TokenBucket(old), Self::TokenBucket(new), Of::TokenBucket(tat)) = (self, to, &state.of)
+        {
+            return State { latest: time, of: Of::TokenBucket(new.carry_over(old, *tat, time)) };
+        }
+        let capacity = |limiter: &Self| limiter.look(&limiter.fresh(), time, 0).remaining();
+        let (old, new) = (capacity(self), capacity(to));
+        let used = old.saturating_sub(self.look(state, time, 0).remaining());
+        let mut carried = to.fresh();
+        if used > 0 {
+            let used = part_up(u128::from(new), u128::from(used), u128::from(old));
+            to.charge(&mut carried, time, narrow(used));
+        }
+        carried
     }
 
     /// Which algorithm it is.

@@ -49,6 +49,11 @@ impl LeakyBucket {
         Self { bucket, queue: bucket.units(queue).min(bucket.headroom()) }.with_max_wait(Duration::MAX)
     }
 
+    /// The bucket of another quota with a queue of as many tokens, rounded down.
+    pub(super) fn with_quota(self, quota: Quota) -> Self {
+        Self::new(quota, self.bucket.tokens(self.queue))
+    }
+
     /// The same bucket where no call waits longer than `max_wait`; a call that would is rejected at once.
     #[must_use]
     pub fn with_max_wait(self, max_wait: Duration) -> Self {

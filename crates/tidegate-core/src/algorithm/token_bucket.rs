@@ -33,7 +33,7 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use crate::arithmetic::{div_down, div_up, duration, narrow, product};
+use crate::arithmetic::{div_down, div_up, duration, narrow, part_up, product};
 use crate::{Decision, Quota, Step};
 
 /// A token bucket for one quota.
@@ -75,14 +75,13 @@ impl TokenBucket {
         Self { token, rate, burst: quota.burst(), capacity: product(quota.burst(), token.get()) }
     }
 
-    /// The state of this bucket that holds the tokens which `old` holds in `state` at `now`, where the quota changes.
+    /// The state of this bucket that is as full in proportion as `old` is in `state` at `now`, where the quota changes.
     ///
-    /// Tokens that do not fit are lost, and what is less than a unit of this bucket is rounded away: a change brings
-    /// no token, however often the quota is changed to and fro. So a bucket that was full is not full when its burst
-    /// grows; the room that was added fills at the rate.
+    /// An empty bucket stays empty, a half full one half full, and a full one is full, as one that was never used is: so
+    /// it makes no difference whether a full bucket is stored or not. What is less than a unit is rounded away: a change
+    /// brings no token, however often the quota is changed to and fro.
     ///
-    /// Keeping the time until the bucket is full would bring tokens: an empty `10/s burst 10` is full in a second,
-    /// and so would be `1/s burst 10` with 9 of 10 tokens.
+    /// Keeping what is missing instead would bring tokens: an empty `10/s burst 10` would hold 990 as `10/s burst 1000`.
     ///
     /// ```
     /// use tidegate_core::{Decision, Step, algorithm::TokenBucket};
@@ -90,19 +89,33 @@ impl TokenBucket {
     /// let (old, new) = (TokenBucket::new("10/s".parse()?), TokenBucket::new("1/s burst 1000".parse()?));
     /// let (state, _) = old.step(old.fresh(), 0, 4);
     /// let state = new.carry_over(&old, state, 0);
-    /// assert_eq!(new.look(&state, 0, 0).remaining(), 6);
+    /// assert_eq!(new.look(&state, 0, 0).remaining(), 600);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
     #[must_use]
     pub fn carry_over(&self, old: &Self, state: Tat, now: u64) -> Tat {
-        let level = old.capacity.saturating_sub(old.deficit(state, now));
-        let whole = div_down(level, old.token);
-        let part = narrow(level.saturating_sub(whole.saturating_mul(u128::from(old.token.get()))));
-        // The whole tokens are at most a burst, and the part is less than a token: neither product overflows.
-        let part = div_down(product(part, self.token.get()), old.token);
-        let level = product(narrow(whole), self.token.get()).saturating_add(part).min(self.capacity);
-        let deficit = self.capacity.saturating_sub(level);
+        let deficit = old.deficit(state, now).min(old.capacity);
+        let deficit = part_up(self.capacity, deficit, old.capacity);
         Tat(product(now, self.rate.get()).saturating_add(deficit))
+    }
+
+    /// Units in a token: `a`.
+    #[must_use]
+    pub const fn token_units(&self) -> NonZeroU64 {
+        self.token
+    }
+
+    /// Units that a nanosecond brings: `b`.
+    #[must_use]
+    pub const fn rate_units(&self) -> NonZeroU64 {
+        self.rate
+    }
+
+    /// The largest cost that can be allowed: `B`, in tokens.
+    #[inline]
+    #[must_use]
+    pub const fn burst(&self) -> u64 {
+        self.burst
     }
 
     /// What is missing from a full bucket at `now`, in units.
@@ -153,12 +166,6 @@ impl TokenBucket {
     #[inline]
     pub(super) const fn capacity(&self) -> u128 {
         self.capacity
-    }
-
-    /// The largest cost that can be allowed.
-    #[inline]
-    pub(super) const fn burst(&self) -> u64 {
-        self.burst
     }
 }
 
@@ -237,19 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_quota_keeps_the_tokens_and_brings_none() {
+    fn token_bucket_stays_as_full_in_proportion_when_its_quota_changes() {
         let quotas = ["10/s", "1/s burst 10", "10/s burst 1000", "3 per 7s burst 2", "1/s burst 1"];
         for (from, into) in quotas.iter().flat_map(|from| quotas.iter().map(move |into| (from, into))) {
             let [old, new] = [from, into].map(|text| TokenBucket::new(text.parse().unwrap()));
             for now in [0, 1, 333_333_333, 5000 * MS] {
                 for spent in 0..=old.burst {
                     let (state, _) = old.step(old.fresh(), now, spent);
+                    let carried = new.carry_over(&old, state, now);
+                    let after = new.look(&carried, now, 0).remaining();
+                    assert_eq!(
+                        after,
+                        (old.burst - spent) * new.burst / old.burst,
+                        "{from} to {into}, {spent} spent"
+                    );
                     // A part of a token has come back, or a whole burst.
                     for later in [now, now + 1, now + 123_456_789, now + 100_000 * MS] {
-                        let before = old.look(&state, later, 0).remaining();
                         let carried = new.carry_over(&old, state, later);
-                        let after = new.look(&carried, later, 0).remaining();
-                        assert_eq!(after, before.min(new.burst), "{from} to {into}, {spent} spent");
                         let back = old.carry_over(&new, carried, later);
                         assert!(old.deficit(back, later) >= old.deficit(state, later), "{from} to {into}");
                         if from == into {
@@ -259,13 +270,6 @@ mod tests {
                 }
             }
         }
-        // An empty bucket does not become one with 990 tokens, as it would if its second until full were kept.
-        let [old, new] = ["10/s", "10/s burst 1000"].map(|text| TokenBucket::new(text.parse().unwrap()));
-        let (empty, _) = old.step(old.fresh(), 0, 10);
-        assert_eq!(
-            new.look(&new.carry_over(&old, empty, 0), 0, 1).retry_after(),
-            Some(Duration::from_millis(100))
-        );
     }
 
     #[test]
@@ -276,7 +280,8 @@ mod tests {
             let [old, new] = [from, into].map(|text| TokenBucket::new(text.parse().unwrap()));
             let (state, _) = old.step(old.fresh(), u64::MAX, 1);
             let carried = new.carry_over(&old, state, u64::MAX);
-            assert_eq!(new.look(&carried, u64::MAX, 0).remaining(), (old.burst - 1).min(new.burst));
+            let expected = u128::from(old.burst - 1) * u128::from(new.burst) / u128::from(old.burst);
+            assert_eq!(u128::from(new.look(&carried, u64::MAX, 0).remaining()), expected);
         }
     }
 

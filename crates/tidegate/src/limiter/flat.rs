@@ -1,0 +1,666 @@
+//! The flat table: one 64-bit word of state for each limit of a key, and no lock to wait for.
+//!
+//! **Layout.** A set is `1 + limits` cache lines for [`SLOTS`] keys. The first holds a word about the set and a
+//! fingerprint word for each slot; the others hold, for each limit, the unit-time at which each slot's bucket is full
+//! again (the core's token bucket, whose state is that one number). The first of these also holds the version.
+//!
+//! ```text
+//! line 0:  given    key 0   key 1   ...  key 6        key word: 56 bits of the hash, 8 bits tier
+//! line 1:  version  full 0  full 1  ...  full 6
+//! line 2:  -        full 0  full 1  ...  full 6       (second limit)
+//! ```
+//!
+//! The two lines of a one-limit set lie side by side, and neither address depends on what the other holds, so a look-up
+//! in a table that is larger than the caches waits for memory once.
+//!
+//! **Protocol.** The version is a sequence lock: bit 0 is set while somebody writes, bit 1 says which of two sets of
+//! numbers holds (they change with the quota), the rest counts. A decision reads the version, then keys and state, and
+//! decides. A rejection is valid if the version is still the same, and writes nothing. An allowed call locks with one
+//! compare-and-swap, which at the same time proves that nothing has changed since it was read, stores the new state, and
+//! unlocks with a count more. So of N callers at one instant exactly the burst is allowed.
+//!
+//! **A slot is free when its buckets are full**, for a full bucket equals an absent one. Nothing is removed, swept or
+//! rehashed. `given` is the time at which a slot was last given to another key: a key that is not found is treated as not
+//! calling before that, so that a clock that goes back brings nothing back.
+//!
+//! **Time** that goes back makes a bucket look emptier than it is, since the state is one number: it creates nothing, and
+//! can reject a call until the time is what it was. A limiter's own clock does not go back.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tidegate_core::{Decision, Mode, Policy, PolicyDecision};
+
+use super::WhenFull;
+use super::shim::{AtomicU64, Ordering, fence, pause};
+
+/// Slots in a set: with the word about the set, the keys fill a cache line.
+pub(super) const SLOTS: usize = 7;
+
+/// The most limits that a key can have here: what is looked at is kept in an array on the stack.
+pub(super) const LIMITS_MAX: usize = 8;
+
+/// How far the clock of a limiter may go, in nanoseconds: 30 years. A quota whose unit-time does not fit 64 bits for as
+/// long takes the table of sets, whose state is wider.
+pub(super) const CLOCK_RANGE_NS: u64 = 30 * 365 * 86_400 * 1_000_000_000;
+
+const TIER_BITS: u32 = 8;
+
+/// Bits of a version.
+const LOCKED: u64 = 1;
+const EPOCH: u64 = 2;
+const COUNT: u64 = 4;
+
+#[repr(align(64))]
+#[derive(Debug)]
+struct Line([AtomicU64; 1 + SLOTS]);
+
+impl Line {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// The numbers of one limit of one tier. They are atomic because a quota can change while callers decide.
+#[repr(align(64))]
+#[derive(Debug)]
+struct Numbers {
+    /// Units in a token.
+    token: AtomicU64,
+    /// Units that a nanosecond brings.
+    unit: AtomicU64,
+    /// Units in a full bucket.
+    capacity: AtomicU64,
+    /// The latest time whose unit-time fits; after it, time stands still.
+    now_max: AtomicU64,
+    /// The largest cost that can be allowed.
+    burst: AtomicU64,
+}
+
+/// [`Numbers`] as they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bucket {
+    pub(super) token: u64,
+    pub(super) unit: u64,
+    pub(super) capacity: u64,
+    pub(super) now_max: u64,
+    pub(super) burst: u64,
+}
+
+impl Numbers {
+    fn new(bucket: Bucket) -> Self {
+        Self {
+            token: AtomicU64::new(bucket.token),
+            unit: AtomicU64::new(bucket.unit),
+            capacity: AtomicU64::new(bucket.capacity),
+            now_max: AtomicU64::new(bucket.now_max),
+            burst: AtomicU64::new(bucket.burst),
+        }
+    }
+
+    #[inline]
+    fn read(&self) -> Bucket {
+        Bucket {
+            token: self.token.load(Ordering::Relaxed),
+            unit: self.unit.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+            now_max: self.now_max.load(Ordering::Relaxed),
+            burst: self.burst.load(Ordering::Relaxed),
+        }
+    }
+
+    fn write(&self, bucket: Bucket) {
+        self.token.store(bucket.token, Ordering::Relaxed);
+        self.unit.store(bucket.unit, Ordering::Relaxed);
+        self.capacity.store(bucket.capacity, Ordering::Relaxed);
+        self.now_max.store(bucket.now_max, Ordering::Relaxed);
+        self.burst.store(bucket.burst, Ordering::Relaxed);
+    }
+}
+
+/// What a look found: what would be missing from the bucket after the call, and before it, in units.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    now: u64,
+    deficit: u64,
+    needed: u64,
+}
+
+impl Bucket {
+    /// The smallest numbers for `token / rate` units per token and nanosecond, in `unit`s (a multiple of `rate`).
+    pub(super) fn new(token: u64, rate: u64, burst: u64, unit: u64) -> Option<Self> {
+        let token = token.checked_mul(unit / rate)?;
+        let capacity = token.checked_mul(burst)?;
+        // The state is at most a full capacity above the unit-time of now.
+        let now_max = (u64::MAX - capacity) / unit;
+        (now_max >= CLOCK_RANGE_NS).then_some(Self { token, unit, capacity, now_max, burst })
+    }
+
+    #[inline]
+    fn look(&self, full_at: u64, now_ns: u64, cost: u64) -> Look {
+        let now = now_ns.min(self.now_max) * self.unit;
+        let deficit = full_at.saturating_sub(now);
+        Look { now, deficit, needed: deficit.saturating_add(cost.saturating_mul(self.token)) }
+    }
+
+    #[inline]
+    fn allows(&self, look: Look) -> bool {
+        look.needed <= self.capacity
+    }
+
+    /// The decision in words; what the caller does not read is not computed, as this is inlined.
+    #[inline]
+    fn decision(&self, look: Look, cost: u64) -> Decision {
+        if self.allows(look) {
+            Decision::Allowed {
+                start_after: Duration::ZERO,
+                remaining: (self.capacity - look.needed) / self.token,
+                reset_after: self.time_for(look.needed),
+            }
+        } else if cost > self.burst {
+            Decision::Never { capacity: self.burst }
+        } else {
+            Decision::Rejected {
+                retry_after: self.time_for(look.needed - self.capacity),
+                remaining: self.capacity.saturating_sub(look.deficit) / self.token,
+                reset_after: self.time_for(look.deficit),
+            }
+        }
+    }
+
+    #[inline]
+    fn time_for(&self, units: u64) -> Duration {
+        Duration::from_nanos(units.div_ceil(self.unit))
+    }
+
+    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
+    fn carry_over(&self, full_at: u64, now_ns: u64, to: &Self) -> u64 {
+        let deficit = self.look(full_at, now_ns, 0).deficit.min(self.capacity);
+        if deficit == 0 {
+            return 0;
+        }
+        let scaled = (u128::from(deficit) * u128::from(to.capacity)).div_ceil(u128::from(self.capacity));
+        // At most the new capacity, which is a `u64`, above a time that leaves room for it.
+        let scaled = u64::try_from(scaled).unwrap_or(to.capacity).min(to.capacity);
+        now_ns.min(to.now_max) * to.unit + scaled
+    }
+}
+
+/// What happened because sets were full.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) evicted: AtomicU64,
+    pub(super) forgotten: AtomicU64,
+    pub(super) shared: AtomicU64,
+    pub(super) refused: AtomicU64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Flat {
+    lines: Box<[Line]>,
+    sets: u64,
+    /// For each epoch (two), tier and limit.
+    numbers: Box<[Numbers]>,
+    tiers: usize,
+    /// Names and modes of the limits.
+    policy: Policy,
+    when_full: WhenFull,
+    /// For [`WhenFull::Share`]: the bucket of all newcomers that found no slot, for each limit.
+    overflow: Mutex<[u64; LIMITS_MAX]>,
+    pub(super) counters: Counters,
+    /// Held while a quota changes.
+    changing: Mutex<()>,
+}
+
+/// The set of one key.
+struct Set<'a> {
+    lines: &'a [Line],
+}
+
+/// A locked set: nobody else decides in it.
+struct Locked<'a> {
+    set: Set<'a>,
+    /// The version it had, and with a changed epoch the one it will have.
+    version: u64,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.set.version().store(self.version.wrapping_add(COUNT), Ordering::Release);
+    }
+}
+
+impl<'a> Set<'a> {
+    #[inline]
+    fn version(&self) -> &AtomicU64 {
+        &self.lines[1].0[0]
+    }
+
+    /// When a slot was last given to another key.
+    #[inline]
+    fn given(&self) -> &AtomicU64 {
+        &self.lines[0].0[0]
+    }
+
+    #[inline]
+    fn key(&self, slot: usize) -> u64 {
+        self.lines[0].0[1 + slot].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn full_at(&self, slot: usize, limit: usize) -> u64 {
+        self.lines[1 + limit].0[1 + slot].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set_full_at(&self, slot: usize, limit: usize, value: u64) {
+        self.lines[1 + limit].0[1 + slot].store(value, Ordering::Relaxed);
+    }
+
+    /// The slot of the key word `want`, all bits of it.
+    #[inline]
+    fn find(&self, want: u64) -> Option<usize> {
+        (0..SLOTS).find(|&slot| self.key(slot) == want)
+    }
+
+    /// Locks the set if its version is still `version`: then all that was read since is what is there now.
+    #[inline]
+    fn lock_at(self, version: u64) -> Result<Locked<'a>, Self> {
+        match self.version().compare_exchange(
+            version,
+            version.wrapping_add(1),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => {
+                // Whoever sees a store that follows sees the lock too.
+                fence(Ordering::Release);
+                Ok(Locked { set: self, version })
+            }
+            Err(_) => Err(self),
+        }
+    }
+
+    /// Whether the version is still `version`: then all that was read since belongs together.
+    #[inline]
+    fn is_still(&self, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.version().load(Ordering::Relaxed) == version
+    }
+
+    fn lock(mut self) -> Locked<'a> {
+        let mut tries = 0;
+        loop {
+            let version = self.version().load(Ordering::Relaxed);
+            if version & LOCKED == 0 {
+                match self.lock_at(version) {
+                    Ok(locked) => return locked,
+                    Err(set) => self = set,
+                }
+            }
+            pause(&mut tries);
+        }
+    }
+}
+
+impl Flat {
+    /// A table of `sets` sets. `buckets` holds the numbers of each tier and limit, in that order.
+    pub(super) fn new(policy: Policy, buckets: &[Bucket], sets: usize, when_full: WhenFull) -> Self {
+        let limits = policy.limits().len();
+        let epochs = [buckets, buckets].concat();
+        Self {
+            lines: (0..sets * (1 + limits)).map(|_| Line::new()).collect(),
+            sets: sets as u64,
+            numbers: epochs.into_iter().map(Numbers::new).collect(),
+            tiers: buckets.len() / limits.max(1),
+            policy,
+            when_full,
+            overflow: Mutex::new([0; LIMITS_MAX]),
+            counters: Counters::default(),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// Bytes of a set.
+    pub(super) const fn set_bytes(limits: usize) -> usize {
+        (1 + limits) * size_of::<Line>()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+
+    pub(super) const fn slots(&self) -> usize {
+        self.sets_len() * SLOTS
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "it was made from a usize")]
+    const fn sets_len(&self) -> usize {
+        self.sets as usize
+    }
+
+    pub(super) const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The set that the high bits of `hash` pick.
+    #[inline]
+    fn set(&self, hash: u64) -> Set<'_> {
+        #[expect(clippy::cast_possible_truncation, reason = "below the number of sets, which is a usize")]
+        let index = ((u128::from(hash) * u128::from(self.sets)) >> 64) as usize;
+        self.set_at(index)
+    }
+
+    #[inline]
+    fn set_at(&self, index: usize) -> Set<'_> {
+        let stride = 1 + self.policy.limits().len();
+        Set { lines: &self.lines[index * stride..][..stride] }
+    }
+
+    #[inline]
+    fn bucket(&self, version: u64, tier: u8, limit: usize) -> Bucket {
+        let epoch = usize::from(version & EPOCH != 0);
+        let limits = self.policy.limits().len();
+        self.numbers[(epoch * self.tiers + usize::from(tier)) * limits + limit].read()
+    }
+
+    /// Decides for a policy of one enforced limit.
+    #[inline]
+    pub(super) fn decide_one(&self, hash: u64, tier: u8, now_ns: u64, cost: u64) -> Decision {
+        let set = self.set(hash);
+        let version = set.version().load(Ordering::Acquire);
+        let bucket = self.bucket(version, tier, 0);
+        if version & LOCKED == 0
+            && let Some(slot) = set.find(key_word(hash, tier))
+        {
+            let look = bucket.look(set.full_at(slot, 0), now_ns, cost);
+            if !bucket.allows(look) || cost == 0 {
+                if set.is_still(version) {
+                    return bucket.decision(look, cost);
+                }
+            } else if let Ok(locked) = set.lock_at(version) {
+                locked.set.set_full_at(slot, 0, look.now + look.needed);
+                return bucket.decision(look, cost);
+            }
+        }
+        self.decide_slowly(hash, tier, now_ns, |_| cost, true).decision
+    }
+
+    /// The decision without charging.
+    pub(super) fn peek(
+        &self,
+        hash: u64,
+        tier: u8,
+        now_ns: u64,
+        cost: impl Fn(usize) -> u64,
+    ) -> PolicyDecision {
+        self.decide_slowly(hash, tier, now_ns, cost, false)
+    }
+
+    /// Decides for a policy of several limits: all are charged, or none.
+    pub(super) fn decide(
+        &self,
+        hash: u64,
+        tier: u8,
+        now_ns: u64,
+        cost: impl Fn(usize) -> u64,
+    ) -> PolicyDecision {
+        let set = self.set(hash);
+        let version = set.version().load(Ordering::Acquire);
+        if version & LOCKED == 0
+            && let Some(slot) = set.find(key_word(hash, tier))
+        {
+            let answer = self.policy.combine(|limit| {
+                let bucket = self.bucket(version, tier, limit);
+                let cost = cost(limit);
+                bucket.decision(bucket.look(set.full_at(slot, limit), now_ns, cost), cost)
+            });
+            if !answer.decision.is_allowed() {
+                if set.is_still(version) {
+                    return answer;
+                }
+            } else if let Ok(locked) = set.lock_at(version) {
+                self.charge(&locked, slot, tier, now_ns, &cost);
+                return answer;
+            }
+        }
+        self.decide_slowly(hash, tier, now_ns, cost, true)
+    }
+
+    /// Charges a call that was allowed: each enforced limit, and each shadow limit that allows it itself.
+    fn charge(&self, locked: &Locked<'_>, slot: usize, tier: u8, now_ns: u64, cost: &impl Fn(usize) -> u64) {
+        for (limit, named) in self.policy.limits().iter().enumerate() {
+            let bucket = self.bucket(locked.version, tier, limit);
+            let cost = cost(limit);
+            let look = bucket.look(locked.set.full_at(slot, limit), now_ns, cost);
+            if cost > 0 && (named.mode == Mode::Enforce || bucket.allows(look)) {
+                locked.set.set_full_at(slot, limit, look.now.saturating_add(look.needed));
+            }
+        }
+    }
+
+    /// Decides with the set locked: for a key without a slot, a key that changed its tier, and after a lost race.
+    #[cold]
+    #[inline(never)]
+    fn decide_slowly(
+        &self,
+        hash: u64,
+        tier: u8,
+        now_ns: u64,
+        cost: impl Fn(usize) -> u64,
+        charge: bool,
+    ) -> PolicyDecision {
+        let locked = self.set(hash).lock();
+        let version = locked.version;
+        let want = key_word(hash, tier);
+        let limits = self.policy.limits().len();
+        let held = (0..SLOTS).find(|&slot| locked.set.key(slot) >> TIER_BITS == want >> TIER_BITS);
+        let mut full_at = [0; LIMITS_MAX];
+        // A key that is not here may be one that was forgotten when its slot was given away, which was right only from
+        // then on.
+        let time =
+            if held.is_some() { now_ns } else { now_ns.max(locked.set.given().load(Ordering::Relaxed)) };
+        if let Some(slot) = held {
+            let old_tier = tier_of(locked.set.key(slot));
+            for (limit, full_at) in full_at.iter_mut().enumerate().take(limits) {
+                *full_at = locked.set.full_at(slot, limit);
+                if old_tier != tier {
+                    let from = self.bucket(version, old_tier, limit);
+                    *full_at = from.carry_over(*full_at, now_ns, &self.bucket(version, tier, limit));
+                }
+            }
+        }
+        let look = |full_at: &[u64; LIMITS_MAX], limit: usize, cost: u64| {
+            let bucket = self.bucket(version, tier, limit);
+            (bucket, bucket.look(full_at[limit], time, cost))
+        };
+        let answer = self.policy.combine(|limit| {
+            let cost = cost(limit);
+            let (bucket, look) = look(&full_at, limit, cost);
+            bucket.decision(look, cost)
+        });
+        let answer = seen_earlier(answer, time - now_ns);
+        let changes = held.is_some_and(|slot| locked.set.key(slot) != want);
+        if !charge || !(answer.decision.is_allowed() || changes) {
+            return answer;
+        }
+        if answer.decision.is_allowed() {
+            for (limit, named) in self.policy.limits().iter().enumerate() {
+                let cost = cost(limit);
+                let (bucket, look) = look(&full_at, limit, cost);
+                if cost > 0 && (named.mode == Mode::Enforce || bucket.allows(look)) {
+                    full_at[limit] = look.now.saturating_add(look.needed);
+                }
+            }
+        }
+        let slot = match held {
+            Some(slot) => slot,
+            // Nothing to remember.
+            None if full_at == [0; LIMITS_MAX] => return answer,
+            None => match self.make_room(&locked, time) {
+                Ok(slot) => slot,
+                Err(wait) => {
+                    drop(locked);
+                    return self.without_slot(tier, version, now_ns, wait, cost);
+                }
+            },
+        };
+        locked.set.lines[0].0[1 + slot].store(want, Ordering::Relaxed);
+        for (limit, value) in full_at.iter().enumerate().take(limits) {
+            locked.set.set_full_at(slot, limit, *value);
+        }
+        answer
+    }
+
+    /// A slot for a newcomer: a free one, or else what the rule says; without one, how long until one is free.
+    fn make_room(&self, locked: &Locked<'_>, now_ns: u64) -> Result<usize, Duration> {
+        let mut soonest = 0;
+        let mut least = u64::MAX;
+        for slot in 0..SLOTS {
+            let reset = self.reset_ns(locked, slot, now_ns);
+            if reset == 0 {
+                // A slot that was never used stands for no key that could come back.
+                if locked.set.key(slot) != 0 {
+                    let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
+                    locked.set.given().store(given, Ordering::Relaxed);
+                }
+                return Ok(slot);
+            }
+            if reset < least {
+                (soonest, least) = (slot, reset);
+            }
+        }
+        if self.when_full != WhenFull::Evict {
+            return Err(Duration::from_nanos(least));
+        }
+        let tier = tier_of(locked.set.key(soonest));
+        let tokens = (0..self.policy.limits().len()).map(|limit| {
+            let bucket = self.bucket(locked.version, tier, limit);
+            bucket.look(locked.set.full_at(soonest, limit), now_ns, 0).deficit.div_ceil(bucket.token)
+        });
+        self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+        self.counters.forgotten.fetch_add(tokens.max().unwrap_or(0), Ordering::Relaxed);
+        Ok(soonest)
+    }
+
+    /// Nanoseconds until all buckets of a slot are full.
+    fn reset_ns(&self, locked: &Locked<'_>, slot: usize, now_ns: u64) -> u64 {
+        let tier = tier_of(locked.set.key(slot));
+        (0..self.policy.limits().len())
+            .map(|limit| {
+                let bucket = self.bucket(locked.version, tier, limit);
+                bucket.look(locked.set.full_at(slot, limit), now_ns, 0).deficit.div_ceil(bucket.unit)
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// A newcomer in a full set, where nobody is evicted.
+    fn without_slot(
+        &self,
+        tier: u8,
+        version: u64,
+        now_ns: u64,
+        wait: Duration,
+        cost: impl Fn(usize) -> u64,
+    ) -> PolicyDecision {
+        if self.when_full == WhenFull::Reject {
+            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            let decision = Decision::Rejected { retry_after: wait, remaining: 0, reset_after: wait };
+            return PolicyDecision { decision, limit: None, shadow: None };
+        }
+        self.counters.shared.fetch_add(1, Ordering::Relaxed);
+        let mut full_at = self.overflow.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let answer = self.policy.combine(|limit| {
+            let bucket = self.bucket(version, tier, limit);
+            let cost = cost(limit);
+            bucket.decision(bucket.look(full_at[limit], now_ns, cost), cost)
+        });
+        if answer.decision.is_allowed() {
+            for (limit, named) in self.policy.limits().iter().enumerate() {
+                let bucket = self.bucket(version, tier, limit);
+                let look = bucket.look(full_at[limit], now_ns, cost(limit));
+                if cost(limit) > 0 && (named.mode == Mode::Enforce || bucket.allows(look)) {
+                    full_at[limit] = look.now.saturating_add(look.needed);
+                }
+            }
+        }
+        answer
+    }
+
+    /// Where the numbers begin that hold now. Only while no quota changes.
+    fn epoch_start(&self) -> usize {
+        let epoch = self.set_at(0).version().load(Ordering::Acquire) & EPOCH;
+        if epoch == 0 { 0 } else { self.numbers.len() / 2 }
+    }
+
+    /// Puts new numbers in force, set by set; each bucket stays as full in proportion as it was.
+    pub(super) fn change(&self, now_ns: u64, change: impl FnOnce(&mut [Bucket]) -> bool) -> bool {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (start, of_epoch) = (self.epoch_start(), self.numbers.len() / 2);
+        let old: Vec<Bucket> = self.numbers[start..][..of_epoch].iter().map(Numbers::read).collect();
+        let mut new = old.clone();
+        if !change(&mut new) {
+            return false;
+        }
+        // No set is in the other epoch; who read its numbers before finds the version of his set changed.
+        for (numbers, bucket) in self.numbers[of_epoch - start..].iter().zip(&new) {
+            numbers.write(*bucket);
+        }
+        let limits = self.policy.limits().len();
+        for index in 0..self.sets_len() {
+            let mut locked = self.set_at(index).lock();
+            for slot in 0..SLOTS {
+                let tier = usize::from(tier_of(locked.set.key(slot)));
+                for limit in 0..limits {
+                    let (from, to) = (&old[tier * limits + limit], &new[tier * limits + limit]);
+                    let value = from.carry_over(locked.set.full_at(slot, limit), now_ns, to);
+                    locked.set.set_full_at(slot, limit, value);
+                }
+            }
+            locked.version ^= EPOCH;
+        }
+        let mut overflow = self.overflow.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for limit in 0..limits {
+            overflow[limit] = old[limit].carry_over(overflow[limit], now_ns, &new[limit]);
+        }
+        true
+    }
+
+    /// How many slots hold a bucket that is not full.
+    pub(super) fn busy(&self, now_ns: u64) -> usize {
+        (0..self.sets_len())
+            .map(|index| {
+                let locked = self.set_at(index).lock();
+                (0..SLOTS).filter(|&slot| self.reset_ns(&locked, slot, now_ns) > 0).count()
+            })
+            .sum()
+    }
+}
+
+#[inline]
+fn key_word(hash: u64, tier: u8) -> u64 {
+    hash << TIER_BITS | u64::from(tier)
+}
+
+#[inline]
+fn tier_of(key: u64) -> u8 {
+    key.to_le_bytes()[0]
+}
+
+/// An answer about `lag` later, in the time of a caller whose clock is that much behind.
+pub(super) fn seen_earlier(answer: PolicyDecision, lag_ns: u64) -> PolicyDecision {
+    let lag = Duration::from_nanos(lag_ns);
+    let later = |time: Duration| if time.is_zero() { time } else { time.saturating_add(lag) };
+    let decision = match answer.decision {
+        Decision::Allowed { start_after, remaining, reset_after } => {
+            Decision::Allowed { start_after, remaining, reset_after: later(reset_after) }
+        }
+        Decision::Rejected { retry_after, remaining, reset_after } => {
+            Decision::Rejected { retry_after: later(retry_after), remaining, reset_after: later(reset_after) }
+        }
+        never @ Decision::Never { .. } => never,
+    };
+    PolicyDecision { decision, ..answer }
+}
