@@ -28,6 +28,7 @@
 //! - [`Decision`]: allowed, rejected until an exact time from now, or never.
 //! - [`Policy`]: several limits on one call, decided together.
 //! - [`InFlight`]: how many calls run at once, which no rate can bound.
+//! - [`lease`]: chunks of a shared bucket that workers spend without asking.
 
 #![no_std]
 #![deny(clippy::float_arithmetic, clippy::arithmetic_side_effects)]
@@ -40,6 +41,7 @@ pub mod algorithm;
 mod arithmetic;
 mod decision;
 mod in_flight;
+pub mod lease;
 mod policy;
 mod quota;
 

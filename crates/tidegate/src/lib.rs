@@ -9,12 +9,16 @@
 //! ```
 //!
 //! - [`Limiter`]: one limit, or several, for each of many keys, shared by threads.
+//! - [`Bucket`]: one bucket that threads share; [`LeasedBucket`]: one that they share without touching it at each call.
 //! - [`clock`]: where its time comes from; a clock for tests that goes on when it is told to.
 //! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Policy`], [`Decision`] and so on.
 
+mod bucket;
 pub mod clock;
 mod limiter;
+mod narrow;
 
+pub use bucket::{Bucket, Handle, LeasedBucket};
 pub use limiter::{Builder, Capacity, Limiter, LimiterError, Stats, Tier, WhenFull};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,

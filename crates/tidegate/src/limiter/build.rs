@@ -8,10 +8,11 @@ use thiserror::Error;
 use tidegate_core::algorithm::TokenBucket;
 use tidegate_core::{Algorithm, Kind, Mode, Policy, Quota};
 
-use super::flat::{self, Bucket, Flat};
+use super::flat::{self, Flat};
 use super::sets::{self, Sets};
 use super::{Limiter, Table, Tier, WhenFull, default_algorithm};
 use crate::clock::Clock;
+use crate::narrow::NarrowBucket;
 
 /// The most tiers: a tier is 8 bits of a slot.
 const TIERS_MAX: usize = 256;
@@ -232,7 +233,7 @@ impl Builder {
 }
 
 /// The numbers of all buckets, if every limit is a token bucket whose state fits 64 bits.
-fn buckets(policies: &[Policy]) -> Option<Vec<Bucket>> {
+fn buckets(policies: &[Policy]) -> Option<Vec<NarrowBucket>> {
     let limits = policies[0].limits().len();
     if limits == 0 || limits > flat::LIMITS_MAX {
         return None;
@@ -241,7 +242,7 @@ fn buckets(policies: &[Policy]) -> Option<Vec<Bucket>> {
     for policy in policies {
         for (limit, named) in policy.limits().iter().enumerate() {
             let unit = unit(policies.iter().map(|policy| &policy.limits()[limit].algorithm))?;
-            buckets.push(bucket(token_bucket(&named.algorithm)?, unit)?);
+            buckets.push(NarrowBucket::of(token_bucket(&named.algorithm)?, unit)?);
         }
     }
     Some(buckets)
@@ -252,10 +253,6 @@ const fn token_bucket(algorithm: &Algorithm) -> Option<&TokenBucket> {
         Algorithm::TokenBucket(bucket) => Some(bucket),
         _ => None,
     }
-}
-
-fn bucket(bucket: &TokenBucket, unit: u64) -> Option<Bucket> {
-    Bucket::new(bucket.token_units().get(), bucket.rate_units().get(), bucket.burst(), unit)
 }
 
 /// The least common multiple of the units that the buckets bring in a nanosecond: what all can count in.
@@ -308,7 +305,7 @@ pub(super) fn set_quota(
 
 /// Puts the numbers of `new` in the place of tier `tier` and limit `limit`, and all tiers of that limit into one unit.
 fn change_buckets(
-    buckets: &mut [Bucket],
+    buckets: &mut [NarrowBucket],
     limits: usize,
     tier: usize,
     limit: usize,
@@ -329,7 +326,7 @@ fn change_buckets(
         unit = (unit / gcd(unit, *rate)).checked_mul(*rate)?;
     }
     for (bucket, (token, rate, burst)) in buckets.iter_mut().skip(limit).step_by(limits).zip(parts) {
-        *bucket = Bucket::new(token, rate, burst, unit)?;
+        *bucket = NarrowBucket::new(token, rate, burst, unit)?;
     }
     Some(())
 }

@@ -33,16 +33,13 @@ use tidegate_core::{Decision, Mode, Policy, PolicyDecision};
 
 use super::WhenFull;
 use super::shim::{AtomicU64, Ordering, fence, pause};
+use crate::narrow::NarrowBucket;
 
 /// Slots in a set: with the word about the set, the keys fill a cache line.
 pub(super) const SLOTS: usize = 7;
 
 /// The most limits that a key can have here: what is looked at is kept in an array on the stack.
 pub(super) const LIMITS_MAX: usize = 8;
-
-/// How far the clock of a limiter may go, in nanoseconds: 30 years. A quota whose unit-time does not fit 64 bits for as
-/// long takes the table of sets, whose state is wider.
-pub(super) const CLOCK_RANGE_NS: u64 = 30 * 365 * 86_400 * 1_000_000_000;
 
 const TIER_BITS: u32 = 8;
 
@@ -77,18 +74,8 @@ struct Numbers {
     burst: AtomicU64,
 }
 
-/// [`Numbers`] as they were read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bucket {
-    pub(super) token: u64,
-    pub(super) unit: u64,
-    pub(super) capacity: u64,
-    pub(super) now_max: u64,
-    pub(super) burst: u64,
-}
-
 impl Numbers {
-    fn new(bucket: Bucket) -> Self {
+    fn new(bucket: NarrowBucket) -> Self {
         Self {
             token: AtomicU64::new(bucket.token),
             unit: AtomicU64::new(bucket.unit),
@@ -99,8 +86,8 @@ impl Numbers {
     }
 
     #[inline]
-    fn read(&self) -> Bucket {
-        Bucket {
+    fn read(&self) -> NarrowBucket {
+        NarrowBucket {
             token: self.token.load(Ordering::Relaxed),
             unit: self.unit.load(Ordering::Relaxed),
             capacity: self.capacity.load(Ordering::Relaxed),
@@ -109,80 +96,12 @@ impl Numbers {
         }
     }
 
-    fn write(&self, bucket: Bucket) {
+    fn write(&self, bucket: NarrowBucket) {
         self.token.store(bucket.token, Ordering::Relaxed);
         self.unit.store(bucket.unit, Ordering::Relaxed);
         self.capacity.store(bucket.capacity, Ordering::Relaxed);
         self.now_max.store(bucket.now_max, Ordering::Relaxed);
         self.burst.store(bucket.burst, Ordering::Relaxed);
-    }
-}
-
-/// What a look found: what would be missing from the bucket after the call, and before it, in units.
-#[derive(Debug, Clone, Copy)]
-struct Look {
-    now: u64,
-    deficit: u64,
-    needed: u64,
-}
-
-impl Bucket {
-    /// The smallest numbers for `token / rate` units per token and nanosecond, in `unit`s (a multiple of `rate`).
-    pub(super) fn new(token: u64, rate: u64, burst: u64, unit: u64) -> Option<Self> {
-        let token = token.checked_mul(unit / rate)?;
-        let capacity = token.checked_mul(burst)?;
-        // The state is at most a full capacity above the unit-time of now.
-        let now_max = (u64::MAX - capacity) / unit;
-        (now_max >= CLOCK_RANGE_NS).then_some(Self { token, unit, capacity, now_max, burst })
-    }
-
-    #[inline]
-    fn look(&self, full_at: u64, now_ns: u64, cost: u64) -> Look {
-        let now = now_ns.min(self.now_max) * self.unit;
-        let deficit = full_at.saturating_sub(now);
-        Look { now, deficit, needed: deficit.saturating_add(cost.saturating_mul(self.token)) }
-    }
-
-    #[inline]
-    fn allows(&self, look: Look) -> bool {
-        look.needed <= self.capacity
-    }
-
-    /// The decision in words; what the caller does not read is not computed, as this is inlined.
-    #[inline]
-    fn decision(&self, look: Look, cost: u64) -> Decision {
-        if self.allows(look) {
-            Decision::Allowed {
-                start_after: Duration::ZERO,
-                remaining: (self.capacity - look.needed) / self.token,
-                reset_after: self.time_for(look.needed),
-            }
-        } else if cost > self.burst {
-            Decision::Never { capacity: self.burst }
-        } else {
-            Decision::Rejected {
-                retry_after: self.time_for(look.needed - self.capacity),
-                remaining: self.capacity.saturating_sub(look.deficit) / self.token,
-                reset_after: self.time_for(look.deficit),
-            }
-        }
-    }
-
-    #[inline]
-    fn time_for(&self, units: u64) -> Duration {
-        Duration::from_nanos(units.div_ceil(self.unit))
-    }
-
-    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
-    fn carry_over(&self, full_at: u64, now_ns: u64, to: &Self) -> u64 {
-        let deficit = self.look(full_at, now_ns, 0).deficit.min(self.capacity);
-        if deficit == 0 {
-            return 0;
-        }
-        let scaled = (u128::from(deficit) * u128::from(to.capacity)).div_ceil(u128::from(self.capacity));
-        // At most the new capacity, which is a `u64`, above a time that leaves room for it.
-        let scaled = u64::try_from(scaled).unwrap_or(to.capacity).min(to.capacity);
-        now_ns.min(to.now_max) * to.unit + scaled
     }
 }
 
@@ -306,7 +225,7 @@ impl<'a> Set<'a> {
 
 impl Flat {
     /// A table of `sets` sets. `buckets` holds the numbers of each tier and limit, in that order.
-    pub(super) fn new(policy: Policy, buckets: &[Bucket], sets: usize, when_full: WhenFull) -> Self {
+    pub(super) fn new(policy: Policy, buckets: &[NarrowBucket], sets: usize, when_full: WhenFull) -> Self {
         let limits = policy.limits().len();
         let epochs = [buckets, buckets].concat();
         Self {
@@ -359,7 +278,7 @@ impl Flat {
     }
 
     #[inline]
-    fn bucket(&self, version: u64, tier: u8, limit: usize) -> Bucket {
+    fn bucket(&self, version: u64, tier: u8, limit: usize) -> NarrowBucket {
         let epoch = usize::from(version & EPOCH != 0);
         let limits = self.policy.limits().len();
         self.numbers[(epoch * self.tiers + usize::from(tier)) * limits + limit].read()
@@ -596,10 +515,10 @@ impl Flat {
     }
 
     /// Puts new numbers in force, set by set; each bucket stays as full in proportion as it was.
-    pub(super) fn change(&self, now_ns: u64, change: impl FnOnce(&mut [Bucket]) -> bool) -> bool {
+    pub(super) fn change(&self, now_ns: u64, change: impl FnOnce(&mut [NarrowBucket]) -> bool) -> bool {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (start, of_epoch) = (self.epoch_start(), self.numbers.len() / 2);
-        let old: Vec<Bucket> = self.numbers[start..][..of_epoch].iter().map(Numbers::read).collect();
+        let old: Vec<NarrowBucket> = self.numbers[start..][..of_epoch].iter().map(Numbers::read).collect();
         let mut new = old.clone();
         if !change(&mut new) {
             return false;

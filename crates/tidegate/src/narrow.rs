@@ -1,0 +1,102 @@
+//! The core's token bucket in 64 bits, for tables and atomics.
+//!
+//! Definition and recurrence are those of `tidegate_core::algorithm::token_bucket`; what is here is the proof that nothing
+//! overflows: a bucket exists only if the unit-time of the whole clock range, and a full capacity above it, fit.
+
+use std::time::Duration;
+
+use tidegate_core::Decision;
+use tidegate_core::algorithm::TokenBucket;
+
+/// How far the clock of a limiter may go, in nanoseconds: 30 years. A quota whose unit-time does not fit 64 bits for as
+/// long takes the table of sets, whose state is wider.
+pub(crate) const CLOCK_RANGE_NS: u64 = 30 * 365 * 86_400 * 1_000_000_000;
+
+/// A token bucket whose state is one 64-bit number: the unit-time at which it is full again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NarrowBucket {
+    pub(crate) token: u64,
+    pub(crate) unit: u64,
+    pub(crate) capacity: u64,
+    pub(crate) now_max: u64,
+    pub(crate) burst: u64,
+}
+
+/// What a look found: what would be missing from the bucket after the call, and before it, in units.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) now: u64,
+    pub(crate) deficit: u64,
+    pub(crate) needed: u64,
+}
+
+impl NarrowBucket {
+    /// The bucket in `unit`s, a multiple of its own.
+    pub(crate) fn of(bucket: &TokenBucket, unit: u64) -> Option<Self> {
+        Self::new(bucket.token_units().get(), bucket.rate_units().get(), bucket.burst(), unit)
+    }
+
+    /// The smallest numbers for `token / rate` units per token and nanosecond, in `unit`s (a multiple of `rate`).
+    pub(crate) fn new(token: u64, rate: u64, burst: u64, unit: u64) -> Option<Self> {
+        let token = token.checked_mul(unit / rate)?;
+        let capacity = token.checked_mul(burst)?;
+        // The state is at most a full capacity above the unit-time of now.
+        let now_max = (u64::MAX - capacity) / unit;
+        (now_max >= CLOCK_RANGE_NS).then_some(Self { token, unit, capacity, now_max, burst })
+    }
+
+    #[inline]
+    pub(crate) fn look(&self, full_at: u64, now_ns: u64, cost: u64) -> Look {
+        let now = now_ns.min(self.now_max) * self.unit;
+        let deficit = full_at.saturating_sub(now);
+        Look { now, deficit, needed: deficit.saturating_add(cost.saturating_mul(self.token)) }
+    }
+
+    #[inline]
+    pub(crate) fn allows(&self, look: Look) -> bool {
+        look.needed <= self.capacity
+    }
+
+    /// Whole tokens that are there before the call.
+    #[inline]
+    pub(crate) fn level(&self, look: Look) -> u64 {
+        self.capacity.saturating_sub(look.deficit) / self.token
+    }
+
+    /// The decision in words; what the caller does not read is not computed, as this is inlined.
+    #[inline]
+    pub(crate) fn decision(&self, look: Look, cost: u64) -> Decision {
+        if self.allows(look) {
+            Decision::Allowed {
+                start_after: Duration::ZERO,
+                remaining: (self.capacity - look.needed) / self.token,
+                reset_after: self.time_for(look.needed),
+            }
+        } else if cost > self.burst {
+            Decision::Never { capacity: self.burst }
+        } else {
+            Decision::Rejected {
+                retry_after: self.time_for(look.needed - self.capacity),
+                remaining: self.level(look),
+                reset_after: self.time_for(look.deficit),
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn time_for(&self, units: u64) -> Duration {
+        Duration::from_nanos(units.div_ceil(self.unit))
+    }
+
+    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
+    pub(crate) fn carry_over(&self, full_at: u64, now_ns: u64, to: &Self) -> u64 {
+        let deficit = self.look(full_at, now_ns, 0).deficit.min(self.capacity);
+        if deficit == 0 {
+            return 0;
+        }
+        let scaled = (u128::from(deficit) * u128::from(to.capacity)).div_ceil(u128::from(self.capacity));
+        // At most the new capacity, which is a `u64`, above a time that leaves room for it.
+        let scaled = u64::try_from(scaled).unwrap_or(to.capacity).min(to.capacity);
+        now_ns.min(to.now_max) * to.unit + scaled
+    }
+}
