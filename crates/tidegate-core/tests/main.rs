@@ -6,6 +6,7 @@
 mod exhaustive;
 #[cfg(test)]
 mod known_failures;
+mod lease;
 #[cfg(test)]
 mod mission;
 #[cfg(test)]
