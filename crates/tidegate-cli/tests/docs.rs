@@ -17,8 +17,12 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 const TRIES: usize = 5;
+
+/// How many files are checked at one time.
+const WORKERS: usize = 4;
 
 /// How the line begins that `hammer` prints on a busy machine.
 const LATE: &str = "warning: the pace was not kept";
@@ -28,25 +32,44 @@ fn readme_and_docs_say_what_the_commands_print() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let mut files = vec![root.join("README.md")];
     collect(&root.join("docs"), &mut files);
+    // Most of the time is waiting for hammers that are told to wait: some files at once.
+    let next = Mutex::new(files.into_iter());
+    let results: Vec<(usize, Vec<String>)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut done = Vec::new();
+                    loop {
+                        let file = next.lock().unwrap().next();
+                        let Some(file) = file else { return done };
+                        done.push(check_file(&root, &file));
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let commands: usize = results.iter().map(|(commands, _)| commands).sum();
+    let faults: Vec<String> = results.into_iter().flat_map(|(_, faults)| faults).collect();
+    assert!(faults.is_empty(), "{} of {commands} commands differ:\n\n{}", faults.len(), faults.join("\n\n"));
+    assert!(commands > 100, "only {commands} commands found: the blocks are marked ```console");
+    println!("{commands} commands in README.md and docs/ print what is written there");
+}
+
+/// How many commands a file has, and which of its blocks differ.
+fn check_file(root: &Path, file: &Path) -> (usize, Vec<String>) {
+    let name = file.strip_prefix(root).unwrap().display();
+    let text = fs::read_to_string(file).unwrap();
+    let folder = Folder::new(root, file);
     let mut commands = 0;
     let mut faults = Vec::new();
-    for file in files {
-        let text = fs::read_to_string(&file).unwrap();
-        let folder = Folder::new(&root, &file);
-        for block in blocks(&text) {
-            commands += block.commands.len();
-            if let Err(fault) = block.check(&folder) {
-                faults.push(format!(
-                    "{}:{}: {fault}",
-                    file.strip_prefix(&root).unwrap().display(),
-                    block.line
-                ));
-            }
+    for block in blocks(&text) {
+        commands += block.commands.len();
+        if let Err(fault) = block.check(&folder) {
+            faults.push(format!("{name}:{}: {fault}", block.line));
         }
     }
-    assert!(faults.is_empty(), "{} of {commands} commands differ:\n\n{}", faults.len(), faults.join("\n\n"));
-    assert!(commands > 5, "only {commands} commands found: the blocks are marked ```console");
-    println!("{commands} commands in README.md and docs/ print what is written there");
+    (commands, faults)
 }
 
 /// All Markdown files below `folder`, in order.
