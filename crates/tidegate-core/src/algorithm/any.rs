@@ -119,6 +119,34 @@ pub struct State {
     of: Of,
 }
 
+impl State {
+    /// A token bucket's state that a store kept, from [`Self::as_token_bucket`].
+    #[must_use]
+    pub const fn from_token_bucket(latest: u64, tat: Tat) -> Self {
+        Self { latest, of: Of::TokenBucket(tat) }
+    }
+
+    /// When a token bucket was last charged, and its own state: what a store has to keep. `None` for another kind.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Kind, State, Step};
+    ///
+    /// let bucket = Algorithm::new(Kind::TokenBucket, "2/s burst 3".parse()?);
+    /// let (state, _) = bucket.step(bucket.fresh(), 7, 1);
+    /// let (latest, tat) = state.as_token_bucket().ok_or("another kind")?;
+    /// assert_eq!((latest, tat.units()), (7, 500_000_007));
+    /// assert_eq!(State::from_token_bucket(latest, tat), state);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn as_token_bucket(&self) -> Option<(u64, Tat)> {
+        match self.of {
+            Of::TokenBucket(tat) => Some((self.latest, tat)),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Of {
     Unlimited,

@@ -53,12 +53,56 @@ pub struct TokenBucket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct Tat(u128);
 
+impl Tat {
+    /// A state that a store kept, from [`Self::units`]. It means something only with the quota it was written under.
+    #[must_use]
+    pub const fn from_units(units: u128) -> Self {
+        Self(units)
+    }
+
+    /// The state as a number, for a store to keep.
+    #[must_use]
+    pub const fn units(self) -> u128 {
+        self.0
+    }
+}
+
 impl TokenBucket {
     /// The bucket that `quota` describes.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let (token, rate) = quota.units();
         Self { token, rate, burst: quota.burst(), capacity: product(quota.burst(), token.get()) }
+    }
+
+    /// The state of this bucket that holds the tokens which `old` holds in `state` at `now`, where the quota changes.
+    ///
+    /// Tokens that do not fit are lost, and what is less than a unit of this bucket is rounded away: a change brings
+    /// no token, however often the quota is changed to and fro. So a bucket that was full is not full when its burst
+    /// grows; the room that was added fills at the rate.
+    ///
+    /// Keeping the time until the bucket is full would bring tokens: an empty `10/s burst 10` is full in a second,
+    /// and so would be `1/s burst 10` with 9 of 10 tokens.
+    ///
+    /// ```
+    /// use tidegate_core::{Decision, Step, algorithm::TokenBucket};
+    ///
+    /// let (old, new) = (TokenBucket::new("10/s".parse()?), TokenBucket::new("1/s burst 1000".parse()?));
+    /// let (state, _) = old.step(old.fresh(), 0, 4);
+    /// let state = new.carry_over(&old, state, 0);
+    /// assert_eq!(new.look(&state, 0, 0).remaining(), 6);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    #[must_use]
+    pub fn carry_over(&self, old: &Self, state: Tat, now: u64) -> Tat {
+        let level = old.capacity.saturating_sub(old.deficit(state, now));
+        let whole = div_down(level, old.token);
+        let part = narrow(level.saturating_sub(whole.saturating_mul(u128::from(old.token.get()))));
+        // The whole tokens are at most a burst, and the part is less than a token: neither product overflows.
+        let part = div_down(product(part, self.token.get()), old.token);
+        let level = product(narrow(whole), self.token.get()).saturating_add(part).min(self.capacity);
+        let deficit = self.capacity.saturating_sub(level);
+        Tat(product(now, self.rate.get()).saturating_add(deficit))
     }
 
     /// What is missing from a full bucket at `now`, in units.
@@ -170,6 +214,50 @@ mod tests {
                 Row::allowed(2000 * MS, 3, 0),
             ],
         );
+    }
+
+    #[test]
+    fn a_change_of_quota_keeps_the_tokens_and_brings_none() {
+        let quotas = ["10/s", "1/s burst 10", "10/s burst 1000", "3 per 7s burst 2", "1/s burst 1"];
+        for (from, into) in quotas.iter().flat_map(|from| quotas.iter().map(move |into| (from, into))) {
+            let [old, new] = [from, into].map(|text| TokenBucket::new(text.parse().unwrap()));
+            for now in [0, 1, 333_333_333, 5000 * MS] {
+                for spent in 0..=old.burst {
+                    let (state, _) = old.step(old.fresh(), now, spent);
+                    // A part of a token has come back, or a whole burst.
+                    for later in [now, now + 1, now + 123_456_789, now + 100_000 * MS] {
+                        let before = old.look(&state, later, 0).remaining();
+                        let carried = new.carry_over(&old, state, later);
+                        let after = new.look(&carried, later, 0).remaining();
+                        assert_eq!(after, before.min(new.burst), "{from} to {into}, {spent} spent");
+                        let back = old.carry_over(&new, carried, later);
+                        assert!(old.deficit(back, later) >= old.deficit(state, later), "{from} to {into}");
+                        if from == into {
+                            assert_eq!(old.deficit(back, later), old.deficit(state, later));
+                        }
+                    }
+                }
+            }
+        }
+        // An empty bucket does not become one with 990 tokens, as it would if its second until full were kept.
+        let [old, new] = ["10/s", "10/s burst 1000"].map(|text| TokenBucket::new(text.parse().unwrap()));
+        let (empty, _) = old.step(old.fresh(), 0, 10);
+        assert_eq!(
+            new.look(&new.carry_over(&old, empty, 0), 0, 1).retry_after(),
+            Some(Duration::from_millis(100))
+        );
+    }
+
+    #[test]
+    fn the_largest_quotas_carry_over_without_overflow() {
+        let largest = "9223372036854775807/ns";
+        let slowest = "1 per 30000w burst 1000000000";
+        for (from, into) in [(largest, slowest), (slowest, largest), (largest, largest), (slowest, slowest)] {
+            let [old, new] = [from, into].map(|text| TokenBucket::new(text.parse().unwrap()));
+            let (state, _) = old.step(old.fresh(), u64::MAX, 1);
+            let carried = new.carry_over(&old, state, u64::MAX);
+            assert_eq!(new.look(&carried, u64::MAX, 0).remaining(), (old.burst - 1).min(new.burst));
+        }
     }
 
     #[test]
