@@ -9,12 +9,17 @@
 //! ```
 //!
 //! - [`Limiter`]: one limit for each of many keys, shared by threads.
+//! - [`Budget`]: one limit that all processes of a machine share, in a file (Unix).
 //! - [`clock`]: where its time comes from.
 //! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Algorithm`], [`Decision`] and so on.
 
+#[cfg(unix)]
+pub mod budget;
 pub mod clock;
 mod limiter;
 
+#[cfg(unix)]
+pub use budget::{Budget, BudgetError};
 pub use limiter::{Limiter, Stats};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,
