@@ -15,6 +15,10 @@ use proptest::prelude::*;
 use tidegate::budget::{BootId, Moment};
 use tidegate::{Algorithm, Budget, BudgetError, Decision, Kind, Limiter, Quota, Step};
 
+#[path = "../examples/budget.rs"]
+#[expect(dead_code, reason = "its `main` is for the example alone")]
+mod example;
+
 const S: u64 = 1_000_000_000;
 /// Bytes before the first slot, and in a slot.
 const HEADER: usize = 64;
@@ -244,6 +248,14 @@ fn helper_process() {
                 }
             }
         }
+        // Makes budgets, one after the other, until it is killed.
+        "make" => {
+            for number in 0.. {
+                drop(
+                    Budget::open(beside(&format!("{}-{number}", std::process::id())), quota("10/s")).unwrap(),
+                );
+            }
+        }
         // Holds two places until it is killed.
         "hold" => {
             let places = [budget.enter().unwrap().unwrap(), budget.enter().unwrap().unwrap()];
@@ -380,6 +392,27 @@ fn a_hundred_kills_leave_it_readable_unlocked_and_exact() {
         );
     }
     assert!(budget.check().unwrap().is_allowed());
+}
+
+#[test]
+fn a_kill_while_it_is_made_leaves_a_whole_budget_or_none() {
+    let folder = Folder::new();
+    let mut made = 0;
+    for kill in 0..30_u64 {
+        let mut child = helper("make", &folder.path(), "10/s");
+        let before = folder.names().len();
+        while folder.names().len() < before + 2 {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_micros(kill * 97));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    for name in folder.names().into_iter().filter(|name| !name.contains(".new-")) {
+        assert_eq!(Budget::open_existing(folder.0.join(name)).unwrap().peek(0).unwrap().remaining(), 10);
+        made += 1;
+    }
+    assert!(made >= 30, "{made}");
 }
 
 // Places in flight.
@@ -700,4 +733,22 @@ fn a_file_is_never_seen_half_made() {
         });
         assert_eq!(folder.names(), ["budget"]);
     }
+}
+
+#[test]
+fn the_example_prints_what_it_always_prints() {
+    let mut out = Vec::new();
+    example::unix::run(&mut out).unwrap();
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        "  0 ms: crawler spends 2, 1 left
+100 ms: agent spends 1, 0 left
+100 ms: agent has to wait 400ms
+500 ms: agent spends 1, 0 left
+while the crawler has the place, it is free for the agent: false
+afterwards: true
+the budget `./api.budget` has the quota `2/s burst 3` and not `9/s`; ask for the quota it has, change it with \
+         `change_quota`, or name another path
+"
+    );
 }
