@@ -27,6 +27,6 @@ pub use tidegate_core::{
 };
 
 /// The examples of the README, so that they are compiled and run.
-#[cfg(doctest)]
+#[cfg(all(doctest, unix))]
 #[doc = include_str!("../README.md")]
 struct Readme;
