@@ -207,6 +207,25 @@ fn waiting_ends_when_the_token_is_there() {
     assert_eq!(never, Decision::Never { capacity: 1 });
 }
 
+#[test]
+fn those_who_wait_race_but_each_is_allowed_in_the_end() {
+    let folder = Folder::new();
+    let open = || Budget::open(folder.path(), quota("200/s burst 1")).unwrap();
+    let (budgets, start) = ([open(), open()], Instant::now());
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let budget = &budgets[number % 2];
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    assert!(budget.acquire_blocking(1, Duration::from_secs(60)).unwrap().is_allowed());
+                }
+            });
+        }
+    });
+    // Forty, of which one was there; 5 ms for each of the others.
+    assert!(start.elapsed() >= Duration::from_millis(194), "{:?}", start.elapsed());
+}
+
 // Several at one time.
 
 /// Not a test by itself: what the other processes of a test do. It returns at once unless one of them started it.

@@ -257,3 +257,57 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn at(since_boot_ns: u64) -> Moment {
+        Moment { boot: BootId([7; 16]), since_boot_ns }
+    }
+
+    /// A record of `quota` after one call of `cost` at `now`.
+    fn spent(quota: &str, now: Moment, cost: u64) -> Record {
+        let record = Record::new(quota.parse().unwrap());
+        record.step(&bucket(record.quota), now, cost).0.unwrap()
+    }
+
+    fn remaining(record: &Record, now: Moment) -> u64 {
+        record.step(&bucket(record.quota), now, 0).1.remaining()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let record = spent("7 per 3s burst 20", at(u64::MAX), 13).with_max_in_flight(u64::MAX);
+        for record in [Record::new("1/s".parse().unwrap()), record.clone(), record.next()] {
+            let file = record.file();
+            // A new file has the record in both slots, the second of them as the next one.
+            assert_eq!(Record::read(&file), Ok(record.next()));
+            let (at, slot) = record.slot();
+            assert_eq!(file[at..at + SLOT], slot);
+        }
+        assert_eq!(fnv_1a(b""), 0xcbf2_9ce4_8422_2325);
+        // From the test vectors of its authors.
+        assert_eq!(fnv_1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn a_change_of_quota_at_an_earlier_time_brings_nothing() {
+        let record = spent("1/s burst 10", at(100 * S), 10);
+        for now in [at(90 * S), at(100 * S)] {
+            let changed = record.with_quota("2/s burst 10".parse().unwrap(), now);
+            assert_eq!(remaining(&changed, at(100 * S)), 0);
+            assert_eq!(remaining(&changed, at(101 * S)), 2);
+        }
+    }
+
+    #[test]
+    fn a_change_of_quota_after_a_reboot_starts_full() {
+        let rebooted = Moment { boot: BootId([8; 16]), since_boot_ns: S };
+        let changed =
+            spent("1/s burst 10", at(100 * S), 10).with_quota("1/s burst 5".parse().unwrap(), rebooted);
+        assert_eq!(remaining(&changed, rebooted), 5);
+    }
+}
