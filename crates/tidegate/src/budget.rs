@@ -33,6 +33,11 @@
 //! not: its times are not comparable. The clock that is ahead wins, and the others are rejected until they reach it.
 //! A virtual machine that is cloned from a snapshot keeps the boot id; its files are its own, and go on from there.
 //!
+//! **Cost.** An allowed decision is five system calls (lock, look at the name, read, write, unlock), a rejected one four.
+//! On two shared cores of an AMD EPYC, with ext4, `cargo bench -p tidegate --bench budget` says 4.7 µs (4.67 to 4.81) for
+//! an allowed one, 4.0 µs (3.7 to 4.4) for a rejected one, and 11.8 µs (10.4 to 13.6) for an allowed one while a second
+//! process asks without a pause. Other work ran on the machine; with more of it, twice as much was measured.
+//!
 //! **Format.** 256 bytes, described in `budget/format.rs`.
 
 mod error;
