@@ -10,15 +10,20 @@
 //!
 //! - [`Limiter`]: one limit, or several, for each of many keys, shared by threads.
 //! - [`Bucket`]: one bucket that threads share; [`LeasedBucket`]: one that they share without touching it at each call.
+//! - [`Budget`]: one limit that all processes of a machine share, in a file (Unix).
 //! - [`clock`]: where its time comes from; a clock for tests that goes on when it is told to.
 //! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Policy`], [`Decision`] and so on.
 
 mod bucket;
+#[cfg(unix)]
+pub mod budget;
 pub mod clock;
 mod limiter;
 mod narrow;
 
 pub use bucket::{Bucket, Handle, LeasedBucket};
+#[cfg(unix)]
+pub use budget::{Budget, BudgetError};
 pub use limiter::{Builder, Capacity, Limiter, LimiterError, Stats, Tier, WhenFull};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,
@@ -26,6 +31,6 @@ pub use tidegate_core::{
 };
 
 /// The examples of the README, so that they are compiled and run.
-#[cfg(doctest)]
+#[cfg(all(doctest, unix))]
 #[doc = include_str!("../README.md")]
 struct Readme;
