@@ -12,7 +12,7 @@ use tidegate_core::Quota;
 use tidegate_sim::{Arrivals, Pattern, PatternSettings, Settings, Trace, arrivals_of};
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::{QuotaArgs, in_words, parse_rate, time};
+use crate::quota_args::{QuotaArgs, in_words, parse_rate, time, time_above_zero};
 use crate::report::plot::{self, Target};
 use crate::trace_args::TraceArgs;
 use rows::Limiter;
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     limiter: LimiterArgs,
 
     /// The half-open window of the column `worst`
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Report")]
+    #[arg(long, value_name = "TIME", value_parser = time_above_zero, default_value = "1s", help_heading = "Report")]
     worst_window: Duration,
 
     /// Also show which keys are rejected most
