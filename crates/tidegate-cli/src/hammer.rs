@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use tidegate::Quota;
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::{QuotaArgs, time, time_above_zero};
+use crate::quota_args::{QuotaArgs, parse_rate, time, time_above_zero, whole_within};
 use gather::{Gathered, Plan, gather};
 use pace::Pace;
 use report::{Report, ms};
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     url: Uri,
 
     /// How many requests [default: 40]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_REQUESTS))]
+    #[arg(long, value_name = "N", value_parser = requests)]
     requests: Option<u64>,
 
     /// The time from one request to the next; 0s sends all at once [default: 15ms]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     interval: Option<Duration>,
 
     /// The pace as a rate instead: 100 (a second), 5/min
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: Option<Quota>,
 
     /// Stop sending after this time
@@ -60,8 +60,8 @@ pub(crate) struct Args {
     duration: Option<Duration>,
 
     /// How many requests may be in flight at one time; further ones start late
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
-    concurrency: u16,
+    #[arg(long, value_name = "N", default_value = "500", value_parser = concurrency)]
+    concurrency: u64,
 
     /// A header for every request, 'Name: value'; can be given several times
     #[arg(long = "header", value_name = "HEADER", value_parser = header)]
@@ -156,7 +156,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             "give a shorter --duration or a lower --rate",
         ));
     }
-    Ok(Plan { requests, pace, concurrency: usize::from(args.concurrency) })
+    Ok(Plan { requests, pace, concurrency: usize::try_from(args.concurrency)? })
 }
 
 /// Says on stderr what makes the figures weaker than they look.
@@ -195,8 +195,12 @@ fn no_answer(url: &Uri, gathered: &Gathered, cause: &str) -> anyhow::Error {
     Hint::error(format!("{some}: {cause}"), hint)
 }
 
-/// Reads a pace: a number a second, or a rate with its time.
-fn rate(text: &str) -> Result<Quota, String> {
-    let whole = if text.contains(['/', 'p']) { text.to_owned() } else { format!("{text}/s") };
-    whole.parse().map_err(|error: tidegate::QuotaError| error.to_string())
+/// Reads a number of requests.
+fn requests(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=MAX_REQUESTS)
+}
+
+/// Reads a number of requests in flight: each takes a port of this machine, which has no more.
+fn concurrency(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=65_535)
 }

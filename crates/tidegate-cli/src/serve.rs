@@ -15,7 +15,7 @@ use tidegate::Limiter;
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::LimiterArgs;
+use crate::quota_args::{LimiterArgs, whole_within};
 use answer::{Counts, Desk, answer};
 use key::KeySource;
 
@@ -46,8 +46,8 @@ pub(crate) struct Args {
     listen: SocketAddr,
 
     /// How many keys are held at one time; when there are more, the one nearest to a full bucket is forgotten
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    keys: u32,
+    #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
+    keys: u64,
 }
 
 /// Runs `serve` until a signal stops it.
@@ -118,6 +118,11 @@ fn cannot_listen(listen: SocketAddr, error: &io::Error) -> anyhow::Error {
         _ => (error.to_string(), "give --listen another address or port".to_owned()),
     };
     Hint::error(format!("cannot listen on {listen}: {why}"), hint)
+}
+
+/// Reads a number of keys.
+fn keys(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=16_777_216)
 }
 
 /// Reads `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.

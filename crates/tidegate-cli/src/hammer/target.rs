@@ -102,8 +102,16 @@ pub(crate) fn url(text: &str) -> Result<Uri, String> {
         }
         _ => return Err(format!("only http:// addresses can be asked; {HELP}")),
     }
-    if parts.authority.as_ref().is_none_or(|authority| authority.host().is_empty()) {
+    let Some(authority) = parts.authority.as_ref().filter(|authority| !authority.host().is_empty()) else {
         return Err(format!("no server in the address; {HELP}"));
+    };
+    if authority.as_str().contains('@') {
+        return Err(
+            "a name and a password in an address are not sent; give --header 'authorization: ...'".to_owned()
+        );
+    }
+    if authority.as_str().len() > authority.host().len() && authority.port_u16().is_none() {
+        return Err(format!("the port of the address is not a number up to 65535; {HELP}"));
     }
     parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
     Uri::from_parts(parts).map_err(|error| format!("{error}; {HELP}"))
@@ -138,6 +146,9 @@ mod tests {
             ("ftp://example.com/", "only http:// addresses"),
             ("http://", "write for example"),
             ("a b", "write for example"),
+            ("http://x:99999/", "the port of the address is not a number up to 65535"),
+            ("http://x:/", "the port of the address is not a number up to 65535"),
+            ("http://user:word@x/", "are not sent"),
         ] {
             let error = url(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -10,6 +10,7 @@ use super::{Args, Source};
 use crate::fault::Hint;
 use crate::limits;
 use crate::progress::Progress;
+use crate::quota_args::no_queue;
 
 /// A value of `--limiter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +89,14 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
         kinds = vec![Kind::Unlimited, Kind::FixedWindow, Kind::SlidingLog, Kind::TokenBucket];
         if args.limiter.queue.is_some() || args.limiter.max_wait.is_some() {
             kinds.push(Kind::LeakyBucket);
+        }
+    }
+    if !kinds.contains(&Kind::LeakyBucket) {
+        if args.limiter.queue.is_some() {
+            return Err(no_queue("--queue"));
+        }
+        if args.limiter.max_wait.is_some() {
+            return Err(no_queue("--max-wait"));
         }
     }
     let mut plans = Vec::new();
