@@ -19,6 +19,7 @@ use crate::quota_args::{QuotaArgs, parse_rate, time, time_above_zero, whole_with
 use gather::{Gathered, Plan, gather};
 use pace::Pace;
 use report::{Report, ms};
+use retry::Retry;
 use target::{Target, header, url};
 use verdict::Verdict;
 
@@ -36,7 +37,8 @@ const MAX_REQUESTS: u64 = 10_000_000;
 /// Requests start at their intended times, whether or not earlier ones were answered, and latency counts from there.
 /// With --limit, --window, --burst or --quota it checks the server against that limit: that in every interval at most
 /// burst + rate x time was allowed (exit code 1 if not), and that whoever waits as told is allowed. Every answer but
-/// 429 and 503 counts as allowed. A request without an answer makes the exit code 2.
+/// 429 and 503 counts as allowed. A request without an answer makes the exit code 2; if the server may have got and
+/// allowed so many of them that the bound would be broken, the verdict is that it is not decided.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server to ask, with http://
@@ -113,22 +115,38 @@ async fn hammer(args: &Args, plan: Plan, quota: Option<Quota>) -> anyhow::Result
         url: args.url.to_string(),
         plan,
         gathered: &gathered,
-        verdict: quota.map(|quota| Verdict::new(quota, &gathered.answered, gathered.elapsed())),
-        retry: if check_retry { Some(retry::check(&target).await) } else { None },
+        verdict: quota.map(|quota| Verdict::new(quota, &gathered)),
+        retry: if check_retry { Some(retry_or_interrupt(&target).await) } else { None },
     };
-    let mut stdout = io::stdout().lock();
-    if args.json {
-        report.write_json(&mut stdout)?;
-    } else {
-        report.write_text(&mut stdout)?;
-    }
-    stdout.flush()?;
+    // Whether somebody reads the report changes nothing about what it says.
+    let written = write(&report, args.json);
     if report.is_broken() {
         return Ok(Outcome::CheckFailed);
     }
     match &gathered.first_error {
         Some(cause) => Err(no_answer(&args.url, &gathered, cause)),
-        None => Ok(Outcome::Fine),
+        None => {
+            written?;
+            Ok(Outcome::Fine)
+        }
+    }
+}
+
+fn write(report: &Report<'_>, json: bool) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if json {
+        report.write_json(&mut stdout)?;
+    } else {
+        report.write_text(&mut stdout)?;
+    }
+    stdout.flush()
+}
+
+/// The check of the told wait, which Ctrl-C ends.
+async fn retry_or_interrupt(target: &Target) -> Retry {
+    tokio::select! {
+        retry = retry::check(target) => retry,
+        _ = tokio::signal::ctrl_c() => Retry::Skipped("interrupted".to_owned()),
     }
 }
 

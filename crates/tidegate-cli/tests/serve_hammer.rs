@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -348,6 +348,72 @@ fn a_server_that_is_not_there_is_an_error_with_a_hint() {
     let text = stderr(&output);
     assert!(text.contains(&format!("error: 3 of 3 requests got no answer from {url}: ")), "{text}");
     assert!(text.contains("\nhint: start a server there"), "{text}");
+}
+
+/// A server that answers the first `answers` requests with 200, and closes its connections to the others.
+fn closing_server(answers: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut left = answers;
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(&stream);
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                line.clear();
+            }
+            if let Some(fewer) = left.checked_sub(1) {
+                left = fewer;
+                let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                (&stream).write_all(answer.as_bytes()).unwrap();
+            }
+        }
+    });
+    format!("http://{address}/")
+}
+
+#[test]
+fn what_was_not_answered_may_have_been_allowed() {
+    let quota = ["--requests", "10", "--interval", "1ms", "--concurrency", "1", "--quota", "3/hour"];
+    for (answers, verdict, held) in [
+        (0, "bound not checked: no request was answered", Value::Null),
+        (2, "bound not decided: 10 allowed or not answered in 0.", Value::Null),
+        (5, "bound broken: ", Value::Bool(false)),
+    ] {
+        for json in [false, true] {
+            let url = closing_server(answers);
+            let mut args = vec!["hammer", &url];
+            args.extend(quota);
+            args.extend(json.then_some("--json"));
+            let output = output(&args);
+            let text = stdout(&output);
+            if json {
+                let report: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(report["bound"]["held"], held, "{text}");
+            } else {
+                assert!(text.lines().any(|line| line.starts_with(verdict)), "{text}");
+            }
+            assert_eq!(output.status.code(), Some(if answers == 5 { 1 } else { 2 }), "{text}");
+        }
+    }
+    // Even if the one that got no answer was allowed, three are within the limit.
+    let url = closing_server(2);
+    let output = output(&["hammer", &url, "--requests", "3", "--quota", "3/hour", "--concurrency", "1"]);
+    assert!(stdout(&output).contains("\nbound held: 2 allowed, at most 3.0"), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_interrupt_ends_the_check_of_the_told_wait() {
+    let server = Server::start(&["--quota", "1 per 9s"]);
+    let mut hammer = Running::start(&["hammer", &server.url(), "--requests", "3", "--quota", "1 per 9s"]);
+    thread::sleep(Duration::from_millis(700));
+    hammer.signal("-INT");
+    let told = Instant::now();
+    assert_eq!(hammer.exit_code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    let last = hammer.lines.iter().last().unwrap();
+    assert_eq!(last, "retry_after not checked: interrupted");
 }
 
 #[test]

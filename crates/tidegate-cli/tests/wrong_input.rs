@@ -404,7 +404,13 @@ fn a_pipe_that_nobody_reads_is_no_fault() {
         assert_eq!(unread(command, false), Some(code), "stdout of {command}");
         assert_eq!(unread(command, true), Some(code), "stderr of {command}");
     }
-    for command in ["simulate --trace nothing", "simulate --limits nothing", "fit", "explain 10"] {
+    for command in [
+        "simulate --trace nothing",
+        "simulate --limits nothing",
+        "fit",
+        "explain 10",
+        "hammer http://127.0.0.1:1 --requests 1",
+    ] {
         assert_eq!(unread(command, false), Some(2), "stdout of {command}");
         assert_eq!(unread(command, true), Some(2), "stderr of {command}");
     }

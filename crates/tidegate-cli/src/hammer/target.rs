@@ -32,6 +32,14 @@ pub(crate) struct Answer {
     pub(crate) retry_after: Option<Duration>,
 }
 
+/// Why there was no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoAnswer {
+    pub(crate) cause: String,
+    /// Whether the server may have got the request, and may have allowed it.
+    pub(crate) may_have_arrived: bool,
+}
+
 impl Answer {
     /// Whether the limit let the request through. Any answer but 429 and 503 says so: a 404 was not rejected by a limit.
     pub(crate) const fn is_allowed(self) -> bool {
@@ -49,24 +57,31 @@ impl Target {
         Self { client, url, headers }
     }
 
-    /// Sends one request and reads the whole answer; the error is the text of the cause.
-    pub(crate) async fn ask(&self) -> Result<Answer, String> {
+    /// Sends one request and reads the whole answer.
+    pub(crate) async fn ask(&self) -> Result<Answer, NoAnswer> {
         match tokio::time::timeout(TIMEOUT, self.ask_without_timeout()).await {
             Ok(result) => result,
-            Err(_) => Err(format!("no answer in {} s", TIMEOUT.as_secs())),
+            Err(_) => Err(NoAnswer {
+                cause: format!("no answer in {} s", TIMEOUT.as_secs()),
+                may_have_arrived: true,
+            }),
         }
     }
 
-    async fn ask_without_timeout(&self) -> Result<Answer, String> {
+    async fn ask_without_timeout(&self) -> Result<Answer, NoAnswer> {
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = self.url.clone();
         request.headers_mut().clone_from(&self.headers);
-        let response = self.client.request(request).await.map_err(|error| root_cause(&error))?;
+        let response = self
+            .client
+            .request(request)
+            .await
+            .map_err(|error| NoAnswer { cause: root_cause(&error), may_have_arrived: !error.is_connect() })?;
         let answer =
             Answer { status: response.status().as_u16(), retry_after: retry_after(response.headers()) };
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
-            frame.map_err(|error| root_cause(&error))?;
+            frame.map_err(|error| NoAnswer { cause: root_cause(&error), may_have_arrived: true })?;
         }
         Ok(answer)
     }
