@@ -2,6 +2,7 @@
 
 mod answer;
 mod connections;
+mod impatient;
 mod key;
 
 use std::io::{self, Write as _};

@@ -247,6 +247,14 @@ fn forwarding_headers_make_no_keys_of_their_own() {
 }
 
 #[test]
+fn a_head_is_read_up_to_a_bound() {
+    let server = Server::start(&[]);
+    let head = |length: usize| format!("x: {}\r\n", "a".repeat(length));
+    assert_eq!(server.ask("GET", &head(20_000)).status, 200);
+    assert_eq!(server.ask("GET", &head(50_000)).status, 431);
+}
+
+#[test]
 fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
     let mut server =
         Server::start(&["--limiter", "leaky-bucket", "--quota", "2 per 3s burst 1", "--queue", "2"]);
