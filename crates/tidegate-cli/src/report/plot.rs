@@ -300,7 +300,7 @@ mod tests {
 
     fn chart() -> Chart {
         Chart {
-            title: "cost <a> & $b".to_owned(),
+            title: "cost <a> & $b\u{1}\u{fffe}".to_owned(),
             series: vec![Series {
                 name: "c".to_owned(),
                 points: vec![(1.0, 10.0), (10.0, 1.0)],
@@ -329,11 +329,11 @@ mod tests {
     #[test]
     fn names_cannot_add_markup() {
         let page = html(&Plate {
-            title: "<a>".to_owned(),
+            title: "<a>\u{1}\u{fffe}".to_owned(),
             charts: vec![chart(), chart()],
             table: Table { head: vec!["<h>".to_owned()], rows: vec![vec!["<r>".to_owned()]] },
         });
-        for markup in ["<a>", "<h>", "<r>"] {
+        for markup in ["\u{1}", "\u{fffe}", "<a>", "<h>", "<r>"] {
             assert!(!page.contains(markup), "{markup}");
         }
         assert!(page.contains("<svg") && page.contains("&lt;r&gt;"));
