@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use tidegate::Limiter;
+use tidegate::{Kind, Limiter};
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
@@ -56,8 +56,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (algorithm, quota) = args.limiter.algorithm()?;
     let limiter = Limiter::new(algorithm, usize::try_from(args.keys)?);
     let label = args.limiter.label(quota);
+    let log = if algorithm.kind() == Kind::SlidingLog {
+        format!(" and 16 bytes more for each call in the window, at most {} a key", quota.count())
+    } else {
+        String::new()
+    };
     let settings = format!(
-        "{label}, key {}, {} keys in {} KiB",
+        "{label}, key {}, {} keys in {} KiB{log}",
         args.key,
         limiter.stats().slots,
         limiter.bytes().div_ceil(1024)

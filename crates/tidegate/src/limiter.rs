@@ -33,7 +33,8 @@ const SLOTS: usize = 8;
 /// One limit for each of many keys, shared by threads.
 ///
 /// A key is anything that can be hashed: `&str` and the equal `String` are the same key. Keys are not stored. The
-/// memory is taken when the limiter is made and never grows; [`Self::bytes`] says how much it is.
+/// memory is taken when the limiter is made and never grows; [`Self::bytes`] says how much it is. The sliding log is the
+/// exception: its state is a list of the calls in its window.
 ///
 /// ```
 /// use std::time::Duration;
