@@ -1,8 +1,10 @@
 //! How a run ends: 0 fine, 1 the check failed, 2 wrong usage or a fault; and how a fault is printed.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+
+use crate::report::text::one_line;
 
 /// How a verb ended when it could do its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,13 +80,17 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-#[expect(clippy::print_stderr, reason = "the one place where a fault is shown to the person")]
 fn print(error: &anyhow::Error) {
-    eprintln!("error: {error}");
+    tell(&format!("error: {error}"));
     for cause in error.chain().skip(1) {
-        eprintln!("caused by: {cause}");
+        tell(&format!("caused by: {cause}"));
     }
     if let Some(hint) = error.chain().find_map(|cause| cause.downcast_ref::<Hint>()) {
-        eprintln!("hint: {}", hint.hint);
+        tell(&format!("hint: {}", hint.hint));
     }
+}
+
+/// Says something on stderr, in one line. When nobody reads it any more, that is no fault.
+pub(crate) fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", one_line(text));
 }

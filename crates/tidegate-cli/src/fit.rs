@@ -10,7 +10,8 @@ use std::io::{self, Write as _};
 use tidegate_sim::Arrivals;
 use tidegate_sim::fit::{Curve, Demand, Needed, Proposals, Rate, Share, Tolerated, Waits};
 
-use crate::fault::{Hint, Outcome};
+use crate::fault::{Hint, Outcome, tell};
+use crate::quota_args::whole;
 use crate::report::plot::{self, Target};
 use crate::trace_args::TraceArgs;
 
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     wait: bool,
 
     /// A burst to find the waits for; repeatable
-    #[arg(long, value_name = "TOKENS", requires = "wait")]
+    #[arg(long, value_name = "TOKENS", value_parser = whole, requires = "wait")]
     burst: Vec<u64>,
 
     /// Draw the curve into a .svg or .html file, or `-` for the terminal
@@ -73,6 +74,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             "`--json` and `--plot -` both write to stdout",
             "draw into a file: `--plot curve.svg`",
         ));
+    }
+    if let Some(target) = &args.plot {
+        target.check()?;
     }
     let trace = args.traffic.load()?;
     let findings = find(args, &trace.arrivals)?;
@@ -148,9 +152,8 @@ impl Findings<'_> {
 }
 
 /// Tells the person something that is not part of the result.
-#[expect(clippy::print_stderr, reason = "notes go to stderr, the result to stdout")]
 fn note(text: &str) {
-    eprintln!("note: {text}");
+    tell(&format!("note: {text}"));
 }
 
 #[cfg(test)]

@@ -15,10 +15,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use tidegate::Quota;
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::{QuotaArgs, time, time_above_zero};
+use crate::quota_args::{QuotaArgs, parse_rate, time, time_above_zero, whole_within};
 use gather::{Gathered, Plan, gather};
 use pace::Pace;
 use report::{Report, ms};
+use retry::Retry;
 use target::{Target, header, url};
 use verdict::Verdict;
 
@@ -36,7 +37,8 @@ const MAX_REQUESTS: u64 = 10_000_000;
 /// Requests start at their intended times, whether or not earlier ones were answered, and latency counts from there.
 /// With --limit, --window, --burst or --quota it checks the server against that limit: that in every interval at most
 /// burst + rate x time was allowed (exit code 1 if not), and that whoever waits as told is allowed. Every answer but
-/// 429 and 503 counts as allowed. A request without an answer makes the exit code 2.
+/// 429 and 503 counts as allowed. A request without an answer makes the exit code 2; if the server may have got and
+/// allowed so many of them that the bound would be broken, the verdict is that it is not decided.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server to ask, with http://
@@ -44,7 +46,7 @@ pub(crate) struct Args {
     url: Uri,
 
     /// How many requests [default: 40]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_REQUESTS))]
+    #[arg(long, value_name = "N", value_parser = requests)]
     requests: Option<u64>,
 
     /// The time from one request to the next; 0s sends all at once [default: 15ms]
@@ -52,7 +54,7 @@ pub(crate) struct Args {
     interval: Option<Duration>,
 
     /// The pace as a rate instead: 100 (a second), 5/min
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: Option<Quota>,
 
     /// Stop sending after this time
@@ -60,8 +62,8 @@ pub(crate) struct Args {
     duration: Option<Duration>,
 
     /// How many requests may be in flight at one time; further ones start late
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
-    concurrency: u16,
+    #[arg(long, value_name = "N", default_value = "500", value_parser = concurrency)]
+    concurrency: u64,
 
     /// A header for every request, 'Name: value'; can be given several times
     #[arg(long = "header", value_name = "HEADER", value_parser = header)]
@@ -113,22 +115,38 @@ async fn hammer(args: &Args, plan: Plan, quota: Option<Quota>) -> anyhow::Result
         url: args.url.to_string(),
         plan,
         gathered: &gathered,
-        verdict: quota.map(|quota| Verdict::new(quota, &gathered.answered, gathered.elapsed())),
-        retry: if check_retry { Some(retry::check(&target).await) } else { None },
+        verdict: quota.map(|quota| Verdict::new(quota, &gathered)),
+        retry: if check_retry { Some(retry_or_interrupt(&target).await) } else { None },
     };
-    let mut stdout = io::stdout().lock();
-    if args.json {
-        report.write_json(&mut stdout)?;
-    } else {
-        report.write_text(&mut stdout)?;
-    }
-    stdout.flush()?;
+    // Whether somebody reads the report changes nothing about what it says.
+    let written = write(&report, args.json);
     if report.is_broken() {
         return Ok(Outcome::CheckFailed);
     }
     match &gathered.first_error {
         Some(cause) => Err(no_answer(&args.url, &gathered, cause)),
-        None => Ok(Outcome::Fine),
+        None => {
+            written?;
+            Ok(Outcome::Fine)
+        }
+    }
+}
+
+fn write(report: &Report<'_>, json: bool) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if json {
+        report.write_json(&mut stdout)?;
+    } else {
+        report.write_text(&mut stdout)?;
+    }
+    stdout.flush()
+}
+
+/// The check of the told wait, which Ctrl-C ends.
+async fn retry_or_interrupt(target: &Target) -> Retry {
+    tokio::select! {
+        retry = retry::check(target) => retry,
+        _ = tokio::signal::ctrl_c() => Retry::Skipped("interrupted".to_owned()),
     }
 }
 
@@ -156,7 +174,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             "give a shorter --duration or a lower --rate",
         ));
     }
-    Ok(Plan { requests, pace, concurrency: usize::from(args.concurrency) })
+    Ok(Plan { requests, pace, concurrency: usize::try_from(args.concurrency)? })
 }
 
 /// Says on stderr what makes the figures weaker than they look.
@@ -195,8 +213,12 @@ fn no_answer(url: &Uri, gathered: &Gathered, cause: &str) -> anyhow::Error {
     Hint::error(format!("{some}: {cause}"), hint)
 }
 
-/// Reads a pace: a number a second, or a rate with its time.
-fn rate(text: &str) -> Result<Quota, String> {
-    let whole = if text.contains(['/', 'p']) { text.to_owned() } else { format!("{text}/s") };
-    whole.parse().map_err(|error: tidegate::QuotaError| error.to_string())
+/// Reads a number of requests.
+fn requests(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=MAX_REQUESTS)
+}
+
+/// Reads a number of requests in flight: each takes a port of this machine, which has no more.
+fn concurrency(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=65_535)
 }

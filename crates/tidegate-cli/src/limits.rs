@@ -1,16 +1,18 @@
 //! The limits file: one TOML that every verb reads.
 
+use std::fmt;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use serde::Deserialize;
+use serde::de::Unexpected;
 use tidegate_core::algorithm::LeakyBucket;
-use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota, parse_duration};
+use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota};
 
 use crate::fault::Hint;
+use crate::quota_args::time;
 
 /// A limit as the file says it, checked.
 #[derive(Debug, Clone)]
@@ -40,7 +42,7 @@ struct Entry {
     quota: Quota,
     #[serde(default, deserialize_with = "kind")]
     algorithm: Option<Kind>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "above_zero")]
     max_in_flight: Option<NonZeroU64>,
     #[serde(default)]
     queue: Option<Queue>,
@@ -66,8 +68,9 @@ enum EntryMode {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a queue such as { max = 100, max_wait = \"20s\" }")]
 struct Queue {
+    #[serde(deserialize_with = "whole")]
     max: u64,
     #[serde(default, deserialize_with = "duration")]
     max_wait: Option<Duration>,
@@ -85,7 +88,42 @@ fn kind<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Kind
 
 fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+    time(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn whole<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    deserializer.deserialize_u64(Whole { least: 0 })
+}
+
+fn above_zero<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroU64>, D::Error> {
+    deserializer.deserialize_u64(Whole { least: 1 }).map(NonZeroU64::new)
+}
+
+/// Reads a whole number, and says so of anything else.
+struct Whole {
+    least: u64,
+}
+
+impl serde::de::Visitor<'_> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number of at least {}", self.least)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<u64, E> {
+        if number < self.least {
+            return Err(E::invalid_value(Unexpected::Unsigned(number), &self));
+        }
+        Ok(number)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u64, E> {
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+        }
+    }
 }
 
 /// Reads the limits of a file.
@@ -95,7 +133,12 @@ fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<
 /// A file that cannot be read, or a text in it that is no limit: the error names file, line and key.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
     let name = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the limits file `{name}`"))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        Hint::error(
+            format!("cannot read the limits file `{name}`: {error}"),
+            "name a TOML file that can be read, with one `[[limit]]` or more",
+        )
+    })?;
     parse(&name, &text)
 }
 
@@ -141,11 +184,17 @@ fn place(name: &str, text: &str, span: Option<std::ops::Range<usize>>) -> String
 
 impl Entry {
     fn check(self, file: &str) -> anyhow::Result<FileLimit> {
+        if self.name.is_empty() {
+            return Err(Hint::error(
+                format!("{file}: a limit has an empty name"),
+                "give it a name that reports can show, such as `name = \"per-client\"`",
+            ));
+        }
         let kind = match (self.algorithm, self.queue) {
             (None | Some(Kind::TokenBucket | Kind::LeakyBucket), Some(_)) => Kind::LeakyBucket,
             (Some(kind), Some(_)) => {
                 return Err(Hint::error(
-                    format!("{file}: limit `{}`: a {kind} has no queue", self.name),
+                    format!("{file}: limit `{}`: the algorithm {kind} has no queue", self.name),
                     "take out `queue`, or use the algorithm `token-bucket` or `leaky-bucket`",
                 ));
             }
@@ -159,12 +208,19 @@ impl Entry {
             EntryMode::Enforce => Mode::Enforce,
             EntryMode::Shadow => Mode::Shadow,
         };
+        let listed = matches!(self.key, Key::Several(_));
         let key = match self.key {
             Key::None => Vec::new(),
             Key::One(key) if key == "none" => Vec::new(),
             Key::One(key) => vec![key],
             Key::Several(keys) => keys,
         };
+        if listed && key.is_empty() || key.iter().any(String::is_empty) {
+            return Err(Hint::error(
+                format!("{file}: limit `{}` has an empty key", self.name),
+                "write what the key is made of, such as `key = \"client-ip\"`, or leave `key` out",
+            ));
+        }
         Ok(FileLimit {
             limit: Limit { name: self.name.into(), algorithm, mode },
             key,
@@ -239,7 +295,7 @@ mod tests {
             ),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nalgorithm = \"fixed-window\"\nqueue = { max = 3 }",
-                "f: limit `a`: a fixed-window has no queue",
+                "f: limit `a`: the algorithm fixed-window has no queue",
             ),
             ("[[limit]\n", "f:1: unclosed array table, expected `]`"),
         ] {

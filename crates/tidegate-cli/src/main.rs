@@ -14,7 +14,7 @@ mod trace_args;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use fault::Exit;
 
@@ -39,7 +39,13 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    // A negative number is told what is wrong with it, rather than that it is no flag.
+    let command = Cli::command().mut_subcommands(|verb| {
+        verb.mut_args(
+            |arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg },
+        )
+    });
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let result = match cli.verb {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Explain(args) => explain::run(&args),

@@ -1,6 +1,8 @@
 //! The flags that describe a limiter, the same for every verb that takes one.
 
 use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ pub(crate) struct QuotaArgs {
     window: Option<Duration>,
 
     /// Calls that can come at once when nobody called for a while [default: the limit]
-    #[arg(long, value_name = "N", conflicts_with = "quota", help_heading = "Limit")]
+    #[arg(long, value_name = "N", conflicts_with = "quota", value_parser = whole, help_heading = "Limit")]
     burst: Option<u64>,
 
     /// All three as one text: "10/s burst 20", "1 per 10s", "90000/min"
@@ -71,7 +73,7 @@ pub(crate) struct LimiterArgs {
     quota: QuotaArgs,
 
     /// Calls that may wait (leaky-bucket only) [default: the burst, or whatever --max-wait lets in]
-    #[arg(long, value_name = "N", help_heading = "Limit")]
+    #[arg(long, value_name = "N", value_parser = whole, help_heading = "Limit")]
     queue: Option<u64>,
 
     /// The longest that a call may wait, 5s for example (leaky-bucket only)
@@ -91,10 +93,7 @@ impl LimiterArgs {
         }
         for (flag, given) in [("--queue", self.queue.is_some()), ("--max-wait", self.max_wait.is_some())] {
             if given {
-                return Err(Hint::error(
-                    format!("{flag} has no meaning for {}, where no call waits", self.limiter),
-                    "leave it out, or add --limiter leaky-bucket",
-                ));
+                return Err(no_queue(flag));
             }
         }
         Ok((Algorithm::new(self.limiter, quota), quota))
@@ -113,6 +112,14 @@ impl LimiterArgs {
     }
 }
 
+/// The error for a flag of the queue without a limiter that has one.
+pub(crate) fn no_queue(flag: &str) -> anyhow::Error {
+    Hint::error(
+        format!("{flag} is about calls that wait, and only in a leaky-bucket do calls wait"),
+        "leave it out, or add --limiter leaky-bucket",
+    )
+}
+
 /// A number of calls as written, which the quota grammar can read.
 #[derive(Debug, Clone)]
 struct Limit(String);
@@ -124,6 +131,7 @@ impl FromStr for Limit {
         match format!("{text} per 1s").parse::<Quota>() {
             Ok(_) => Ok(Self(text.to_owned())),
             Err(QuotaError::ZeroRate) => Err(BadNumber::Zero),
+            Err(QuotaError::Negative { .. }) => Err(BadNumber::Negative),
             Err(
                 QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } | QuotaError::UnknownUnit { .. },
             ) => Err(BadNumber::NotANumber),
@@ -136,6 +144,7 @@ impl FromStr for Limit {
 #[derive(Debug)]
 enum BadNumber {
     Zero,
+    Negative,
     NotANumber,
     Quota(QuotaError),
 }
@@ -143,9 +152,8 @@ enum BadNumber {
 impl fmt::Display for BadNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Zero => f.write_str(
-                "0 never allows anything; write a number above 0, or use --limiter none for no limit",
-            ),
+            Self::Zero => f.write_str("0 never allows anything; write a number above 0, such as 0.5"),
+            Self::Negative => f.write_str("a limit is above 0; write for example 5 or 0.5"),
             Self::NotANumber => {
                 f.write_str("not a number; write for example 5 or 0.5, and the time as --window 10s")
             }
@@ -172,6 +180,9 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
             format!("unknown unit `{unit}`; write ns, us, ms, s, min, hour, day or week")
         }
         QuotaError::Negative { .. } => "a time is not negative; write for example 10s".to_owned(),
+        QuotaError::TooLarge { .. } => {
+            "longer than 584 years, which is the most; write for example 10s".to_owned()
+        }
         error => error.to_string(),
     })
 }
@@ -179,7 +190,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 /// Reads a time above 0.
 pub(crate) fn time_above_zero(text: &str) -> Result<Duration, String> {
     match time(text)? {
-        Duration::ZERO => Err("a time of 0 has no rate; write for example 1s".to_owned()),
+        Duration::ZERO => Err("a time of 0 is too short; write for example 1s".to_owned()),
         time => Ok(time),
     }
 }
@@ -189,12 +200,38 @@ pub(crate) fn time_above_zero(text: &str) -> Result<Duration, String> {
 /// # Errors
 ///
 /// A text that is neither.
-pub(crate) fn parse_rate(text: &str) -> Result<Quota, QuotaError> {
+pub(crate) fn parse_rate(text: &str) -> Result<Quota, String> {
     let number = text.trim();
-    if !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.') {
-        return format!("{number}/s").parse();
-    }
-    number.parse()
+    let rate = match number.parse() {
+        Err(QuotaError::NoPeriod { .. }) => format!("{number}/s").parse(),
+        rate => rate,
+    };
+    rate.map_err(|error| match error {
+        QuotaError::ZeroRate => "nothing would ever come; write a rate above 0, such as 0.5".to_owned(),
+        QuotaError::Negative { .. } => "a rate is above 0; write for example 20, 0.5 or 100/min".to_owned(),
+        QuotaError::NotANumber { .. } => "not a rate; write for example 20, 0.5 or 100/min".to_owned(),
+        error => error.to_string(),
+    })
+}
+
+/// Reads a whole number.
+pub(crate) fn whole(text: &str) -> Result<u64, String> {
+    whole_within(text, 0..=u64::MAX)
+}
+
+/// Reads a whole number of at least 1.
+pub(crate) fn above_zero(text: &str) -> Result<NonZeroU64, String> {
+    let range = 1..=u64::MAX;
+    NonZeroU64::new(whole_within(text, range.clone())?).ok_or_else(|| not_within(&range))
+}
+
+/// Reads a whole number in `range`.
+pub(crate) fn whole_within(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| not_within(&range))
+}
+
+fn not_within(range: &RangeInclusive<u64>) -> String {
+    format!("not a whole number from {} to {}", range.start(), range.end())
 }
 
 /// The limit in words, as reports begin with: `10 per second`, `5 per 10s, burst 20`.
@@ -249,7 +286,7 @@ mod tests {
             ),
             (
                 &["--burst", "ten"],
-                "error: invalid value 'ten' for '--burst <N>': invalid digit found in string",
+                "error: invalid value 'ten' for '--burst <N>': not a whole number from 0 to 18446744073709551615",
             ),
             (
                 &["--limit", "NaN"],
@@ -257,7 +294,7 @@ mod tests {
             ),
             (
                 &["--limit", "0"],
-                "error: invalid value '0' for '--limit <N>': 0 never allows anything; write a number above 0, or use --limiter none for no limit",
+                "error: invalid value '0' for '--limit <N>': 0 never allows anything; write a number above 0, such as 0.5",
             ),
             (
                 &["--burst", "0"],
@@ -265,7 +302,7 @@ mod tests {
             ),
             (
                 &["--window", "0s"],
-                "error: invalid value '0s' for '--window <TIME>': a time of 0 has no rate; write for example 1s",
+                "error: invalid value '0s' for '--window <TIME>': a time of 0 is too short; write for example 1s",
             ),
             (
                 &["--limit", "5", "--quota", "1/s"],

@@ -2,6 +2,7 @@
 
 mod answer;
 mod connections;
+mod impatient;
 mod key;
 
 use std::io::{self, Write as _};
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use tidegate::Limiter;
+use tidegate::{Kind, Limiter};
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::LimiterArgs;
+use crate::quota_args::{LimiterArgs, whole_within};
 use answer::{Counts, Desk, answer};
 use key::KeySource;
 
@@ -46,8 +47,8 @@ pub(crate) struct Args {
     listen: SocketAddr,
 
     /// How many keys are held at one time; when there are more, the one nearest to a full bucket is forgotten
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    keys: u32,
+    #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
+    keys: u64,
 }
 
 /// Runs `serve` until a signal stops it.
@@ -55,8 +56,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (algorithm, quota) = args.limiter.algorithm()?;
     let limiter = Limiter::new(algorithm, usize::try_from(args.keys)?);
     let label = args.limiter.label(quota);
-    let settings =
-        format!("{label}, key {}, {} keys in {} KiB", args.key, args.keys, limiter.bytes().div_ceil(1024));
+    let log = if algorithm.kind() == Kind::SlidingLog {
+        format!(" and 16 bytes more for each call in the window, at most {} a key", quota.count())
+    } else {
+        String::new()
+    };
+    let settings = format!(
+        "{label}, key {}, {} keys in {} KiB{log}",
+        args.key,
+        args.keys,
+        limiter.bytes().div_ceil(1024)
+    );
     let desk = Arc::new(Desk::new(limiter, label, args.key.clone()));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -114,6 +124,11 @@ fn cannot_listen(listen: SocketAddr, error: &io::Error) -> anyhow::Error {
         _ => (error.to_string(), "give --listen another address or port".to_owned()),
     };
     Hint::error(format!("cannot listen on {listen}: {why}"), hint)
+}
+
+/// Reads a number of keys.
+fn keys(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=16_777_216)
 }
 
 /// Reads `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.

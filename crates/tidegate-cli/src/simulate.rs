@@ -12,8 +12,9 @@ use tidegate_core::Quota;
 use tidegate_sim::{Arrivals, Pattern, PatternSettings, Settings, Trace, arrivals_of};
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::{QuotaArgs, in_words, parse_rate, time};
+use crate::quota_args::{QuotaArgs, above_zero, in_words, parse_rate, time, time_above_zero, whole};
 use crate::report::plot::{self, Target};
+use crate::report::text::one_line;
 use crate::trace_args::TraceArgs;
 use rows::Limiter;
 
@@ -33,11 +34,11 @@ pub(crate) struct Args {
     duration: Duration,
 
     /// How many requests the pattern makes, instead of how long
-    #[arg(long, value_name = "N", conflicts_with = "trace", help_heading = "Pattern")]
+    #[arg(long, value_name = "N", value_parser = whole, conflicts_with = "trace", help_heading = "Pattern")]
     requests: Option<u64>,
 
     /// The seed of the random patterns, poisson and on-off
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "trace", help_heading = "Pattern")]
+    #[arg(long, value_name = "N", value_parser = whole, default_value = "1", conflicts_with = "trace", help_heading = "Pattern")]
     seed: u64,
 
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     limiter: LimiterArgs,
 
     /// The half-open window of the column `worst`
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Report")]
+    #[arg(long, value_name = "TIME", value_parser = time_above_zero, default_value = "1s", help_heading = "Report")]
     worst_window: Duration,
 
     /// Also show which keys are rejected most
@@ -78,11 +79,11 @@ struct LimiterArgs {
     limiters: Vec<Limiter>,
 
     /// The limits of a TOML file, all at once, instead of `--limit` and `--limiter`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["limiters", "limit", "window", "burst", "quota", "queue", "max_wait", "workers"], help_heading = "Limit")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["limiters", "limit", "window", "burst", "quota", "queue", "max_wait", "workers", "share"], help_heading = "Limit")]
     limits: Option<PathBuf>,
 
     /// How much cost may wait in the leaky bucket [default: the burst]
-    #[arg(long, value_name = "N", help_heading = "Limit")]
+    #[arg(long, value_name = "N", value_parser = whole, help_heading = "Limit")]
     queue: Option<u64>,
 
     /// The longest wait in the leaky bucket; a call that would wait longer is rejected at once
@@ -94,11 +95,11 @@ struct LimiterArgs {
     service_time: Option<Duration>,
 
     /// How many calls may run at once; a call whose turn comes when no place is free is rejected
-    #[arg(long, value_name = "N", requires = "service_time", help_heading = "Limit")]
+    #[arg(long, value_name = "N", value_parser = above_zero, requires = "service_time", help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 
     /// How many workers the requests go to, in turn
-    #[arg(long, value_name = "N", help_heading = "Limit")]
+    #[arg(long, value_name = "N", value_parser = above_zero, help_heading = "Limit")]
     workers: Option<NonZeroU64>,
 
     /// How the workers share a limit: copied, split or shared; may be repeated [default: all three]
@@ -117,6 +118,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
             "`--plot -` draws into the same output as `--json` or `--csv`",
             "name a file, such as `--plot run.svg`",
         ));
+    }
+    if let Some(target) = &args.plot {
+        target.check()?;
     }
     let quota = args.limit.quota()?;
     let plan = rows::plan(args, quota)?;
@@ -174,7 +178,7 @@ impl Source {
                 format!("pattern {pattern} (seed {})", settings.seed)
             }
             Self::Pattern { pattern, .. } => format!("pattern {pattern}"),
-            Self::Trace { name, .. } => format!("trace {name}"),
+            Self::Trace { name, .. } => format!("trace {}", one_line(name)),
         };
         let mut line = format!("{name}: {} requests", self.arrivals().len());
         if let Some(keys) = &self.arrivals().keys {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use tidegate_sim::{TimeUnit, Trace, TraceOptions};
 
-use crate::fault::Hint;
+use crate::fault::{Hint, tell};
 use crate::progress::Progress;
 
 /// Recorded traffic in flags.
@@ -18,15 +18,15 @@ pub(crate) struct TraceArgs {
     pub(crate) trace: Option<PathBuf>,
 
     /// The field with the time [default: guessed, and the guess is printed]
-    #[arg(long, value_name = "FIELD", requires = "trace", help_heading = "Trace")]
+    #[arg(long, value_name = "FIELD", value_parser = field, requires = "trace", help_heading = "Trace")]
     time: Option<String>,
 
     /// The field with the key; each key has its own state [default: all share one]
-    #[arg(long, value_name = "FIELD", requires = "trace", help_heading = "Trace")]
+    #[arg(long, value_name = "FIELD", value_parser = field, requires = "trace", help_heading = "Trace")]
     pub(crate) key: Option<String>,
 
     /// The field with the cost, or a sum of fields such as A+B [default: each request costs 1]
-    #[arg(long, value_name = "FIELD", requires = "trace", help_heading = "Trace")]
+    #[arg(long, value_name = "FIELD", value_parser = sum_of_fields, requires = "trace", help_heading = "Trace")]
     cost: Option<String>,
 
     /// The unit of times that are bare numbers: s, ms, us or ns
@@ -66,7 +66,12 @@ impl TraceArgs {
         let (input, size): (Box<dyn Read>, Option<u64>) = if path.as_os_str() == "-" {
             (Box::new(io::stdin().lock()), None)
         } else {
-            let file = File::open(path).with_context(|| format!("cannot open the trace `{name}`"))?;
+            let file = File::open(path).map_err(|error| {
+                Hint::error(
+                    format!("cannot open the trace `{name}`: {error}"),
+                    "name a file that can be read, or `-` for stdin",
+                )
+            })?;
             let meta = file.metadata().with_context(|| format!("cannot open the trace `{name}`"))?;
             if meta.is_dir() {
                 return Err(Hint::error(
@@ -97,21 +102,36 @@ impl TraceArgs {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "diagnostics about what was read belong on stderr")]
+/// Reads the name of a field.
+fn field(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a field has a name; write for example `client`, or leave the flag out".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads the name of a field, or several joined by `+`.
+fn sum_of_fields(text: &str) -> Result<String, String> {
+    if text.split('+').any(|name| name.trim().is_empty()) {
+        return Err("each field of a sum has a name; write for example `bytes` or `input+output`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn notes(trace: &Trace) {
     if trace.time_guessed {
-        eprintln!(
+        tell(&format!(
             "note: time is read from `{}` as {}; say otherwise with `--time FIELD`",
             trace.time_field, trace.time_reading
-        );
+        ));
     }
     if trace.out_of_order > 0 {
-        eprintln!("note: {} requests were out of order and were sorted by time", trace.out_of_order);
+        tell(&format!("note: {} requests were out of order and were sorted by time", trace.out_of_order));
     }
     if let Some(first) = &trace.first_skipped {
-        eprintln!(
+        tell(&format!(
             "note: {} of {} lines could not be read and were skipped; the first is {first}",
             trace.skipped, trace.lines
-        );
+        ));
     }
 }

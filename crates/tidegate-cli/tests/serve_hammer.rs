@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -247,6 +247,28 @@ fn forwarding_headers_make_no_keys_of_their_own() {
 }
 
 #[test]
+fn a_head_is_read_up_to_a_bound() {
+    let server = Server::start(&[]);
+    let answer = |length: usize| {
+        let mut stream = TcpStream::connect(&server.address)?;
+        let head = format!("GET / HTTP/1.1\r\nconnection: close\r\nx: {}\r\n\r\n", "a".repeat(length));
+        stream.write_all(head.as_bytes())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    };
+    assert!(answer(20_000).unwrap().starts_with("HTTP/1.1 200 "));
+    // The rest of a head that was not read may reset the connection before the answer is read.
+    assert!(answer(50_000).map_or_else(|_| true, |text| text.starts_with("HTTP/1.1 431 ")));
+}
+
+#[test]
+fn a_sliding_log_says_what_it_takes_beyond_its_table() {
+    let server = Server::start(&["--limiter", "sliding-log", "--limit", "500", "--keys", "8"]);
+    let rest = server.settings.strip_prefix("sliding-log 500/s, key client-ip, 8 keys in 1 KiB").unwrap();
+    assert_eq!(rest, " and 16 bytes more for each call in the window, at most 500 a key");
+}
+
+#[test]
 fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
     let mut server =
         Server::start(&["--limiter", "leaky-bucket", "--quota", "2 per 3s burst 1", "--queue", "2"]);
@@ -309,22 +331,22 @@ fn wrong_flags_are_said_with_advice_and_the_exit_code_is_2() {
     for (args, expected) in [
         ("serve --limit abc", "not a number; write for example 5 or 0.5"),
         ("serve --limit 0", "0 never allows anything; write a number above 0"),
-        ("serve --limit -5", "`-5` is negative; write a number above 0"),
+        ("serve --limit -5", "a limit is above 0; write for example 5 or 0.5"),
         ("serve --burst 0", "a burst of 0 never allows anything; write a burst of at least 1"),
         ("serve --window 5", "a time needs a unit; write for example 10s"),
-        ("serve --window 0s", "a time of 0 has no rate; write for example 1s"),
+        ("serve --window 0s", "a time of 0 is too short; write for example 1s"),
         ("serve --quota 10/fortnight", "unknown unit `fortnight`"),
         ("serve --quota 5/s --limit 5", "cannot be used with"),
         ("serve --limiter bucket", "unknown limiter; write one of none, fixed-window"),
-        ("serve --queue 5", "--queue has no meaning for token-bucket"),
+        ("serve --queue 5", "--queue is about calls that wait"),
         ("serve --key ip", "unknown key; write client-ip, header:NAME or none"),
         ("serve --key header:a(b", "`a(b` cannot be the name of a header"),
         ("serve --listen 8080", "write for example 127.0.0.1:8080"),
-        ("serve --keys 0", "0 is not in 1..=16777216"),
+        ("serve --keys 0", "not a whole number from 1 to 16777216"),
         ("hammer https://127.0.0.1/", "this version does not speak TLS"),
         ("hammer ftp://127.0.0.1/", "only http:// addresses can be asked"),
         ("hammer --header x", "no colon; write for example 'x-api-key: ann'"),
-        ("hammer --rate abc", "`abc` is not a number"),
+        ("hammer --rate abc", "not a rate; write for example 20, 0.5 or 100/min"),
         ("hammer --rate 5 --interval 1s", "cannot be used with"),
         ("hammer --interval 0s --duration 1s", "an interval of 0 has no end in a duration"),
         ("hammer --rate 1000000/s --duration 1h", "more than the 10000000 that one run can hold"),
@@ -348,6 +370,72 @@ fn a_server_that_is_not_there_is_an_error_with_a_hint() {
     let text = stderr(&output);
     assert!(text.contains(&format!("error: 3 of 3 requests got no answer from {url}: ")), "{text}");
     assert!(text.contains("\nhint: start a server there"), "{text}");
+}
+
+/// A server that answers the first `answers` requests with 200, and closes its connections to the others.
+fn closing_server(answers: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut left = answers;
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(&stream);
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                line.clear();
+            }
+            if let Some(fewer) = left.checked_sub(1) {
+                left = fewer;
+                let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                (&stream).write_all(answer.as_bytes()).unwrap();
+            }
+        }
+    });
+    format!("http://{address}/")
+}
+
+#[test]
+fn what_was_not_answered_may_have_been_allowed() {
+    let quota = ["--requests", "10", "--interval", "1ms", "--concurrency", "1", "--quota", "3/hour"];
+    for (answers, verdict, held) in [
+        (0, "bound not checked: no request was answered", Value::Null),
+        (2, "bound not decided: 10 allowed or not answered in 0.", Value::Null),
+        (5, "bound broken: ", Value::Bool(false)),
+    ] {
+        for json in [false, true] {
+            let url = closing_server(answers);
+            let mut args = vec!["hammer", &url];
+            args.extend(quota);
+            args.extend(json.then_some("--json"));
+            let output = output(&args);
+            let text = stdout(&output);
+            if json {
+                let report: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(report["bound"]["held"], held, "{text}");
+            } else {
+                assert!(text.lines().any(|line| line.starts_with(verdict)), "{text}");
+            }
+            assert_eq!(output.status.code(), Some(if answers == 5 { 1 } else { 2 }), "{text}");
+        }
+    }
+    // Even if the one that got no answer was allowed, three are within the limit.
+    let url = closing_server(2);
+    let output = output(&["hammer", &url, "--requests", "3", "--quota", "3/hour", "--concurrency", "1"]);
+    assert!(stdout(&output).contains("\nbound held: 2 allowed, at most 3.0"), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_interrupt_ends_the_check_of_the_told_wait() {
+    let server = Server::start(&["--quota", "1 per 9s"]);
+    let mut hammer = Running::start(&["hammer", &server.url(), "--requests", "3", "--quota", "1 per 9s"]);
+    thread::sleep(Duration::from_millis(700));
+    hammer.signal("-INT");
+    let told = Instant::now();
+    assert_eq!(hammer.exit_code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    let last = hammer.lines.iter().last().unwrap();
+    assert_eq!(last, "retry_after not checked: interrupted");
 }
 
 #[test]

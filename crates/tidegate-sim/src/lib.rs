@@ -13,7 +13,7 @@ mod worst;
 
 pub use arrivals::{Arrivals, Costs, Keys};
 pub use pattern::{MAX_ARRIVALS, Pattern, PatternError, PatternSettings, UnknownPattern, arrivals_of};
-pub use simulate::{Settings, Share, SimLimit, SplitError, Workers, simulate, split};
+pub use simulate::{Settings, Share, SimLimit, SplitError, Workers, part, simulate, split};
 pub use tally::{Bin, KeyTally, LimitTally, Tally, Timeline, Waits};
 pub use trace::{TimeUnit, Trace, TraceError, TraceOptions};
 pub use worst::WorstWindow;

@@ -146,6 +146,11 @@ pub fn arrivals_of(pattern: Pattern, settings: &PatternSettings) -> Result<Arriv
     if settings.requests.is_some_and(|requests| requests > MAX_ARRIVALS) {
         return Err(PatternError::TooMany);
     }
+    let endless = !matches!(pattern, Pattern::Burst | Pattern::Boundary);
+    if endless && settings.requests.is_none() && expected(settings) > u128::from(MAX_ARRIVALS) {
+        // Said at once, and not when memory is full of what was made so far.
+        return Err(PatternError::TooMany);
+    }
     let times = match pattern {
         Pattern::Steady => collect(most, end, (0..).map(|n| steady(settings.rate, n)))?,
         Pattern::Burst => burst(settings.requests.unwrap_or(30))?,
@@ -161,6 +166,12 @@ pub fn arrivals_of(pattern: Pattern, settings: &PatternSettings) -> Result<Arriv
         return Err(PatternError::None);
     }
     Ok(Arrivals { times, costs: Costs::One, keys: None })
+}
+
+/// How many arrivals come in the duration, for a random pattern on average.
+fn expected(settings: &PatternSettings) -> u128 {
+    let count = settings.duration.as_nanos().saturating_mul(u128::from(settings.rate.count()));
+    count.div_ceil(u128::from(settings.rate.per_ns().get()))
 }
 
 /// The arrivals before `end`, `most` of them at the most.
@@ -360,6 +371,11 @@ mod tests {
         assert_eq!(arrivals_of(Pattern::Steady, &none), Err(PatternError::None));
         let many = PatternSettings { requests: Some(MAX_ARRIVALS + 1), ..settings("20/s") };
         assert_eq!(arrivals_of(Pattern::Poisson, &many), Err(PatternError::TooMany));
+        // Without going through them: this test takes no time.
+        let long = PatternSettings { duration: Duration::from_secs(360_000_000), ..settings("1000000/s") };
+        for pattern in [Pattern::Steady, Pattern::Ramp, Pattern::Poisson, Pattern::OnOff] {
+            assert_eq!(arrivals_of(pattern, &long), Err(PatternError::TooMany), "{pattern}");
+        }
         let slow = PatternSettings { requests: Some(1000), ..settings("1 per 30000d") };
         assert_eq!(arrivals_of(Pattern::Steady, &slow), Err(PatternError::TooLong));
     }

@@ -116,16 +116,15 @@ pub enum SplitError {
 /// A burst or count with less than a token for each worker.
 pub fn split(quota: Quota, windowed: bool, worker: usize, workers: usize) -> Result<Quota, SplitError> {
     let n = workers.max(1) as u64;
-    let part = |whole: u64| whole / n + u64::from((worker as u64) < whole % n);
     let quota_error = |source| SplitError::Quota { workers, source };
     let too_few = |what, tokens| SplitError::TooFew { what, tokens, workers };
     if windowed {
-        match part(quota.count()) {
+        match part(quota.count(), worker, workers) {
             0 => Err(too_few("count", quota.count())),
             count => Quota::new(count, quota.per()).map_err(quota_error),
         }
     } else {
-        match part(quota.burst()) {
+        match part(quota.burst(), worker, workers) {
             0 => Err(too_few("burst", quota.burst())),
             burst => {
                 let per = quota.per().saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
@@ -133,6 +132,13 @@ pub fn split(quota: Quota, windowed: bool, worker: usize, workers: usize) -> Res
             }
         }
     }
+}
+
+/// The part of worker `worker` (from 0) of `workers` in `whole` tokens: the first workers get what is left over.
+#[must_use]
+pub fn part(whole: u64, worker: usize, workers: usize) -> u64 {
+    let n = workers.max(1) as u64;
+    whole / n + u64::from((worker as u64) < whole % n)
 }
 
 /// The limits of each worker: one entry for a state that all share, else one for each worker.
@@ -267,11 +273,13 @@ struct Run<'a> {
     settings: &'a Settings,
     tally: Tally,
     worst: WorstWindow,
-    /// Calls that start later than they came, earliest first: start, cost and key.
-    waiting: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// Calls that start later than they came, earliest first: start and index. Those that start together do so in the
+    /// order in which they came.
+    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The waits of the allowed calls that did wait.
     waits: Vec<u64>,
-    /// When running calls end, earliest first, and their keys.
-    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    /// When running calls end, earliest first, and their keys. An end may be later than the clock can say.
+    ends: BinaryHeap<Reverse<(u128, usize)>>,
     /// For each limit on calls in flight, whether each key has a count, and the counts.
     places: Vec<(bool, Vec<InFlight>)>,
     peak: usize,
@@ -307,7 +315,7 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn step(&mut self, decider: &mut Decider, index: usize, now: u64) {
-        let key = self.arrivals.keys.as_ref().map_or(0, |keys| keys.ids[index] as usize);
+        let key = self.key(index);
         let cost = self.arrivals.cost(index);
         if !self.waiting.is_empty() {
             self.start_until(now);
@@ -323,18 +331,13 @@ impl<'a> Run<'a> {
                 // The place and the tokens are taken together: without a place nothing is charged.
                 allowed = self.start(now, cost, key);
             } else {
-                let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                self.waiting.push(Reverse((now.saturating_add(wait), cost, key)));
-                self.note_wait(wait);
+                self.wait(index, now, wait);
             }
         }
         if allowed {
             decider.charge(key, now, cost);
             self.tally.allowed += 1;
             self.tally.allowed_cost += u128::from(cost);
-            if !self.waits.is_empty() && decision.start_after().is_zero() {
-                self.waits.push(0);
-            }
         } else {
             self.tally.rejected += 1;
             self.tally.rejected_cost += u128::from(cost);
@@ -352,27 +355,48 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits are kept from the first one on; those before it were zero.
-    fn note_wait(&mut self, wait: u64) {
-        if self.waits.is_empty() {
-            self.waits = vec![0; usize::try_from(self.tally.allowed).unwrap_or(0)];
+    #[inline]
+    fn key(&self, index: usize) -> usize {
+        self.arrivals.keys.as_ref().map_or(0, |keys| keys.ids[index] as usize)
+    }
+
+    /// Lets a call that came at `now` start after `wait`.
+    fn wait(&mut self, index: usize, now: u64, wait: Duration) {
+        let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        match now.checked_add(wait) {
+            Some(start) => self.waiting.push(Reverse((start, index))),
+            // Its turn comes after the clock has ended: it is allowed, and is in no window and takes no place.
+            None => self.waits.push(wait),
         }
-        self.waits.push(wait);
     }
 
     /// Starts the waiting calls whose turn has come by `now`.
     fn start_until(&mut self, now: u64) {
-        while let Some(Reverse((at, cost, key))) = self.waiting.peek().copied()
+        while let Some(Reverse((at, index))) = self.waiting.peek().copied()
             && at <= now
         {
             self.waiting.pop();
-            if !self.start(at, cost, key) {
-                self.tally.allowed -= 1;
-                self.tally.allowed_cost -= u128::from(cost);
-                self.tally.rejected += 1;
-                self.tally.rejected_cost += u128::from(cost);
-                self.tally.shed += 1;
+            let (time, cost, key) = (self.arrivals.times[index], self.arrivals.cost(index), self.key(index));
+            if self.start(at, cost, key) {
+                self.waits.push(at - time);
+            } else {
+                self.shed(time, cost, key);
             }
+        }
+    }
+
+    /// Takes back that a call was allowed: when its turn came, there was no place for it.
+    fn shed(&mut self, time: u64, cost: u64, key: usize) {
+        self.tally.allowed -= 1;
+        self.tally.allowed_cost -= u128::from(cost);
+        self.tally.rejected += 1;
+        self.tally.rejected_cost += u128::from(cost);
+        self.tally.shed += 1;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.shed(time);
+        }
+        if let Some(tally) = self.by_key.get_mut(key) {
+            tally.shed();
         }
     }
 
@@ -381,7 +405,7 @@ impl<'a> Run<'a> {
     fn start(&mut self, at: u64, cost: u64, key: usize) -> bool {
         if let Some(service) = self.settings.service_time {
             while let Some(Reverse((end, key))) = self.ends.peek().copied()
-                && end <= at
+                && end <= u128::from(at)
             {
                 self.ends.pop();
                 for (per_key, counts) in &mut self.places {
@@ -398,8 +422,7 @@ impl<'a> Run<'a> {
             for (per_key, counts) in &mut self.places {
                 let _entered = counts[if *per_key { key } else { 0 }].try_enter();
             }
-            let service = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
-            self.ends.push(Reverse((at.saturating_add(service), key)));
+            self.ends.push(Reverse((u128::from(at).saturating_add(service.as_nanos()), key)));
             self.peak = self.peak.max(self.ends.len());
         }
         self.worst.add(at, cost);
@@ -411,7 +434,7 @@ impl<'a> Run<'a> {
         let mut tally = self.tally;
         tally.worst = self.worst.most();
         tally.worst_at = self.worst.most_at();
-        tally.waits = Waits::of(self.waits);
+        tally.waits = Waits::of(tally.allowed, self.waits);
         tally.peak_in_flight = self.settings.service_time.map(|_| self.peak as u64);
         tally.timeline = self.timeline;
         tally.by_key = self.by_key;

@@ -67,6 +67,12 @@ impl KeyTally {
             self.rejected += 1;
         }
     }
+
+    /// Counts a call as rejected that was counted as allowed.
+    pub(crate) fn shed(&mut self) {
+        self.allowed -= 1;
+        self.rejected += 1;
+    }
 }
 
 /// How long allowed calls waited, calls that did not wait included. Exact: nearest-rank percentiles of all waits.
@@ -81,13 +87,19 @@ pub struct Waits {
 }
 
 impl Waits {
-    pub(crate) fn of(mut waits: Vec<u64>) -> Option<Self> {
+    /// The percentiles of `allowed` calls, of which those that waited are in `waits`.
+    pub(crate) fn of(allowed: u64, mut waits: Vec<u64>) -> Option<Self> {
+        let max = waits.iter().copied().max()?;
         waits.sort_unstable();
-        let rank = |percent: usize| {
-            let rank = (waits.len() * percent).div_ceil(100).max(1);
-            waits.get(rank - 1).copied().map(Duration::from_nanos)
+        let without = allowed.saturating_sub(waits.len() as u64);
+        let percentile = |percent: u128| {
+            let rank = (u128::from(allowed) * percent).div_ceil(100);
+            // The calls that did not wait come first.
+            let index =
+                rank.checked_sub(u128::from(without) + 1).and_then(|index| usize::try_from(index).ok());
+            Duration::from_nanos(index.and_then(|index| waits.get(index)).copied().unwrap_or(0))
         };
-        Some(Self { p50: rank(50)?, p99: rank(99)?, max: rank(100)? })
+        Some(Self { p50: percentile(50), p99: percentile(99), max: Duration::from_nanos(max) })
     }
 }
 
@@ -151,6 +163,14 @@ impl Timeline {
         bin.level = bin.level.map(|old| old.min(level));
     }
 
+    /// Counts a call as rejected that came at `time` and was counted as allowed.
+    pub(crate) fn shed(&mut self, time: u64) {
+        let index = self.index(time);
+        let Some(bin) = self.bins.get_mut(index) else { return };
+        bin.allowed -= 1;
+        bin.rejected += 1;
+    }
+
     fn index(&self, now: u64) -> usize {
         usize::try_from((now - self.start) / self.bin).unwrap_or(usize::MAX)
     }
@@ -162,11 +182,13 @@ mod tests {
 
     #[test]
     fn waits_are_nearest_rank_percentiles() {
-        assert_eq!(Waits::of(Vec::new()), None);
+        assert_eq!(Waits::of(3, Vec::new()), None);
         let ms = Duration::from_millis;
-        let waits = Waits::of((1..=100).map(|n| n * 1_000_000).collect()).unwrap();
+        let waits = Waits::of(100, (1..=100).map(|n| n * 1_000_000).collect()).unwrap();
         assert_eq!(waits, Waits { p50: ms(50), p99: ms(99), max: ms(100) });
-        let one = Waits::of(vec![7_000_000]).unwrap();
+        let half = Waits::of(4, vec![9_000_000, 7_000_000]).unwrap();
+        assert_eq!(half, Waits { p50: ms(0), p99: ms(9), max: ms(9) });
+        let one = Waits::of(1, vec![7_000_000]).unwrap();
         assert_eq!(one, Waits { p50: ms(7), p99: ms(7), max: ms(7) });
     }
 

@@ -38,7 +38,8 @@ pub enum WhenFull {
 ///
 /// A key is anything that can be hashed: `&str` and the equal `String` are the same key, and looking one up allocates
 /// nothing. Keys are not stored, only a fingerprint of 56 bits or more under a secret seed. The memory is taken when the
-/// limiter is made, and [`Self::bytes`] says how much it is; it never grows, rehashes, sweeps or pauses.
+/// limiter is made, and [`Self::bytes`] says how much it is; it never grows, rehashes, sweeps or pauses. The sliding log is
+/// the exception: its state is a list of the calls in its window.
 ///
 /// Put it into an `Arc`, or a `static` with `LazyLock`: a limiter that is made for each request or each connection
 /// limits nothing.

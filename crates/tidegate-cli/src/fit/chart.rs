@@ -5,6 +5,7 @@ use tidegate_sim::fit::{Curve, Rate, pleasant_rates};
 use super::Findings;
 use super::words::{duration, number};
 use crate::report::plot::{Axis, Chart, Plate, Series, Style, Table};
+use crate::report::text::one_line;
 
 /// How many rows the table of the curve has at most, without those that were asked for or proposed.
 const ROWS_MAX: usize = 9;
@@ -43,7 +44,7 @@ pub(super) fn chart(found: &Findings<'_>, curve: &Curve) -> Chart {
     let log = |values: (f64, f64)| values.1 > values.0 * LOG_FROM;
     let y = (burst(curve, high), burst(curve, low));
     Chart {
-        title: format!("{}: burst that rejects nothing, by rate", found.name),
+        title: format!("{}: burst that rejects nothing, by rate", one_line(&found.name)),
         x: Axis { label: "rate, tokens per second".to_owned(), log: log((low, high)) },
         y: Axis { label: "burst, tokens".to_owned(), log: log(y) },
         series: std::iter::once(line).chain(dots).collect(),
@@ -69,7 +70,7 @@ pub(super) fn table(found: &Findings<'_>, curve: &Curve) -> Table {
             duration(needed.interval.length),
         ];
         if keyed {
-            row.push(found.key(needed.interval.key).unwrap_or_default().to_owned());
+            row.push(one_line(found.key(needed.interval.key).unwrap_or_default()).into_owned());
         }
         row
     });

@@ -7,6 +7,7 @@ use tidegate_sim::fit::{Curve, Interval, Rate};
 
 use super::words::{date, duration, number};
 use super::{Args, AtRate, Findings, chart};
+use crate::report::text::one_line;
 
 /// The whole report.
 pub(super) fn report(found: &Findings<'_>, args: &Args) -> String {
@@ -27,7 +28,7 @@ pub(super) fn report(found: &Findings<'_>, args: &Args) -> String {
 
 /// One line about the trace.
 fn summary(found: &Findings<'_>) -> String {
-    let mut line = format!("{}: {}", found.name, requests(found.arrivals.len()));
+    let mut line = format!("{}: {}", one_line(&found.name), requests(found.arrivals.len()));
     if let Some(keys) = &found.arrivals.keys {
         let _ = write!(line, " of {} keys", keys.names.len());
     }
@@ -99,7 +100,7 @@ fn forced_by(found: &Findings<'_>, interval: &Interval) -> String {
         let _ = write!(text, " ({date})");
     }
     if let Some(key) = found.key(interval.key) {
-        let _ = write!(text, ", key `{key}`");
+        let _ = write!(text, ", key `{}`", one_line(key));
     }
     text
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::pace::Pace;
-use super::target::{Answer, TIMEOUT, Target};
+use super::target::{Answer, NoAnswer, TIMEOUT, Target};
 
 /// From this on a request counts as late. Less would report the scheduling of any busy machine; more would hide a pace
 /// that is not kept.
@@ -54,6 +54,8 @@ pub(crate) struct Gathered {
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
     pub(crate) answered: Vec<Answered>,
+    /// Requests without an answer that the server may have got, as if it had allowed them.
+    pub(crate) unanswered: Vec<Answered>,
     /// From the intended start to the complete answer, in nanoseconds.
     pub(crate) latency_ns: Histogram<u64>,
     pub(crate) late: u64,
@@ -68,7 +70,7 @@ struct Shot {
     intended_ns: u64,
     sent_ns: u64,
     received_ns: u64,
-    result: Result<Answer, String>,
+    result: Result<Answer, NoAnswer>,
 }
 
 impl Gathered {
@@ -78,6 +80,7 @@ impl Gathered {
             errors: 0,
             first_error: None,
             answered: Vec::new(),
+            unanswered: Vec::new(),
             latency_ns: Histogram::new_with_max(LATENCY_MAX_NS, 3)
                 .context("cannot make the histogram of latencies")?,
             late: 0,
@@ -106,16 +109,19 @@ impl Gathered {
             self.late += 1;
             self.late_ns_max = self.late_ns_max.max(late_ns);
         }
+        let (sent_ns, received_ns) = (shot.sent_ns, shot.received_ns);
         match shot.result {
             Ok(answer) => {
                 *self.statuses.entry(answer.status).or_default() += 1;
                 self.latency_ns.saturating_record(shot.received_ns.saturating_sub(shot.intended_ns));
-                let (sent_ns, received_ns) = (shot.sent_ns, shot.received_ns);
                 self.answered.push(Answered { sent_ns, received_ns, allowed: answer.is_allowed() });
             }
-            Err(cause) => {
+            Err(no_answer) => {
                 self.errors += 1;
-                self.first_error.get_or_insert(cause);
+                if no_answer.may_have_arrived {
+                    self.unanswered.push(Answered { sent_ns, received_ns, allowed: true });
+                }
+                self.first_error.get_or_insert(no_answer.cause);
             }
         }
     }

@@ -107,10 +107,20 @@ impl Report<'_> {
 }
 
 fn write_verdict(out: &mut impl Write, verdict: &Verdict) -> io::Result<()> {
-    let Verdict { quota, whole, broken, predicted } = verdict;
-    match broken {
-        None => writeln!(out, "bound held: {} allowed, at most {}", whole.allowed, equation(whole, *quota))?,
-        Some(worst) => writeln!(
+    let Verdict { quota, whole, broken, undecided, is_checked, predicted } = verdict;
+    match (broken, undecided) {
+        (None, _) if !is_checked => writeln!(out, "bound not checked: no request was answered")?,
+        (None, None) => {
+            writeln!(out, "bound held: {} allowed, at most {}", whole.allowed, equation(whole, *quota))?;
+        }
+        (None, Some(worst)) => writeln!(
+            out,
+            "bound not decided: {} allowed or not answered in {}, at most {}",
+            worst.allowed,
+            hundredths(worst.span),
+            equation(worst, *quota)
+        )?,
+        (Some(worst), _) => writeln!(
             out,
             "bound broken: {} allowed in {}, at most {}",
             worst.allowed,
@@ -146,9 +156,10 @@ fn bound_json(verdict: &Verdict) -> Value {
     };
     json!({
         "quota": verdict.quota.to_string(),
-        "held": verdict.broken.is_none(),
+        "held": verdict.is_held(),
         "whole": interval(&verdict.whole),
         "worst": verdict.broken.as_ref().map(interval),
+        "undecided": verdict.undecided.as_ref().map(interval),
         "predicted": { "least": verdict.predicted.0, "most": verdict.predicted.1 },
         "fewer_than_predicted": verdict.is_below_prediction(),
     })

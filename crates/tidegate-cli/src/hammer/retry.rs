@@ -11,7 +11,7 @@ use super::target::Target;
 /// Requests that are sent to be rejected. Twice as many would find more bursts empty that a run left half full.
 const ASKS: u32 = 20;
 
-/// The longest wait that is waited.
+/// How long it goes on asking, and the longest wait that is waited.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What became of the check.
@@ -27,15 +27,22 @@ pub(crate) enum Retry {
 
 /// Checks the wait that `target` tells.
 pub(crate) async fn check(target: &Target) -> Retry {
-    for _ in 0..ASKS {
+    let start = Instant::now();
+    for asked in 0..ASKS {
+        if start.elapsed() > PATIENCE {
+            return Retry::Skipped(format!(
+                "none of {asked} further requests in {} s was rejected",
+                PATIENCE.as_secs()
+            ));
+        }
         let answer = match target.ask().await {
             Ok(answer) if answer.is_allowed() => continue,
             Ok(answer) => answer,
-            Err(cause) => return Retry::Skipped(cause),
+            Err(no_answer) => return Retry::Skipped(no_answer.cause),
         };
         let received = Instant::now();
         let Some(told) = answer.retry_after else {
-            return Retry::Skipped(format!("a {} told no wait", answer.status));
+            return Retry::Skipped(format!("a {} told no wait in seconds or milliseconds", answer.status));
         };
         if told > PATIENCE {
             return Retry::Skipped(format!(
@@ -48,7 +55,7 @@ pub(crate) async fn check(target: &Target) -> Retry {
         return match target.ask().await {
             Ok(answer) if answer.is_allowed() => Retry::Held { told, waited },
             Ok(_) => Retry::Broken { told, waited },
-            Err(cause) => Retry::Skipped(cause),
+            Err(no_answer) => Retry::Skipped(no_answer.cause),
         };
     }
     Retry::Skipped(format!("none of {ASKS} further requests was rejected"))

@@ -32,6 +32,14 @@ pub(crate) struct Answer {
     pub(crate) retry_after: Option<Duration>,
 }
 
+/// Why there was no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoAnswer {
+    pub(crate) cause: String,
+    /// Whether the server may have got the request, and may have allowed it.
+    pub(crate) may_have_arrived: bool,
+}
+
 impl Answer {
     /// Whether the limit let the request through. Any answer but 429 and 503 says so: a 404 was not rejected by a limit.
     pub(crate) const fn is_allowed(self) -> bool {
@@ -49,24 +57,31 @@ impl Target {
         Self { client, url, headers }
     }
 
-    /// Sends one request and reads the whole answer; the error is the text of the cause.
-    pub(crate) async fn ask(&self) -> Result<Answer, String> {
+    /// Sends one request and reads the whole answer.
+    pub(crate) async fn ask(&self) -> Result<Answer, NoAnswer> {
         match tokio::time::timeout(TIMEOUT, self.ask_without_timeout()).await {
             Ok(result) => result,
-            Err(_) => Err(format!("no answer in {} s", TIMEOUT.as_secs())),
+            Err(_) => Err(NoAnswer {
+                cause: format!("no answer in {} s", TIMEOUT.as_secs()),
+                may_have_arrived: true,
+            }),
         }
     }
 
-    async fn ask_without_timeout(&self) -> Result<Answer, String> {
+    async fn ask_without_timeout(&self) -> Result<Answer, NoAnswer> {
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = self.url.clone();
         request.headers_mut().clone_from(&self.headers);
-        let response = self.client.request(request).await.map_err(|error| root_cause(&error))?;
+        let response = self
+            .client
+            .request(request)
+            .await
+            .map_err(|error| NoAnswer { cause: root_cause(&error), may_have_arrived: !error.is_connect() })?;
         let answer =
             Answer { status: response.status().as_u16(), retry_after: retry_after(response.headers()) };
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
-            frame.map_err(|error| root_cause(&error))?;
+            frame.map_err(|error| NoAnswer { cause: root_cause(&error), may_have_arrived: true })?;
         }
         Ok(answer)
     }
@@ -102,8 +117,16 @@ pub(crate) fn url(text: &str) -> Result<Uri, String> {
         }
         _ => return Err(format!("only http:// addresses can be asked; {HELP}")),
     }
-    if parts.authority.as_ref().is_none_or(|authority| authority.host().is_empty()) {
+    let Some(authority) = parts.authority.as_ref().filter(|authority| !authority.host().is_empty()) else {
         return Err(format!("no server in the address; {HELP}"));
+    };
+    if authority.as_str().contains('@') {
+        return Err(
+            "a name and a password in an address are not sent; give --header 'authorization: ...'".to_owned()
+        );
+    }
+    if authority.as_str().len() > authority.host().len() && authority.port_u16().is_none() {
+        return Err(format!("the port of the address is not a number up to 65535; {HELP}"));
     }
     parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
     Uri::from_parts(parts).map_err(|error| format!("{error}; {HELP}"))
@@ -138,6 +161,9 @@ mod tests {
             ("ftp://example.com/", "only http:// addresses"),
             ("http://", "write for example"),
             ("a b", "write for example"),
+            ("http://x:99999/", "the port of the address is not a number up to 65535"),
+            ("http://x:/", "the port of the address is not a number up to 65535"),
+            ("http://user:word@x/", "are not sent"),
         ] {
             let error = url(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate::algorithm::TokenBucket;
 use tidegate::{Quota, Step};
 
-use super::gather::Answered;
+use super::gather::{Answered, Gathered};
 
 /// How many were allowed in a time, and how many may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,23 +27,51 @@ pub(crate) struct Verdict {
     pub(crate) whole: Interval,
     /// The interval that broke the bound by most, if one did.
     pub(crate) broken: Option<Interval>,
+    /// If none did: the interval that would break it by most if the requests without an answer had been allowed.
+    pub(crate) undecided: Option<Interval>,
+    /// Whether there was any answer to judge by.
+    pub(crate) is_checked: bool,
     /// How many a full token bucket would allow, at the least and at the most: it is asked at the times of sending and
     /// at the times of the answers.
     pub(crate) predicted: (u64, u64),
 }
 
 impl Verdict {
-    /// The verdict on what was answered in `elapsed`.
-    pub(crate) fn new(quota: Quota, answered: &[Answered], elapsed: Duration) -> Self {
+    /// The verdict on a run.
+    pub(crate) fn new(quota: Quota, gathered: &Gathered) -> Self {
+        Self::of(quota, &gathered.answered, &gathered.unanswered, gathered.elapsed())
+    }
+
+    fn of(quota: Quota, answered: &[Answered], unanswered: &[Answered], elapsed: Duration) -> Self {
         let mut allowed: Vec<_> = answered.iter().filter(|request| request.allowed).copied().collect();
         let whole = Interval { allowed: count(allowed.len()), span: elapsed };
         let at_sending = predict(quota, answered.iter().map(|request| request.sent_ns).collect());
         let at_answer = predict(quota, answered.iter().map(|request| request.received_ns).collect());
+        let broken = worst_interval(quota, &mut allowed);
+        let undecided = if broken.is_none() && !answered.is_empty() && !unanswered.is_empty() {
+            allowed.extend_from_slice(unanswered);
+            worst_interval(quota, &mut allowed)
+        } else {
+            None
+        };
         Self {
             quota,
             whole,
-            broken: worst_interval(quota, &mut allowed),
+            broken,
+            undecided,
+            is_checked: !answered.is_empty(),
             predicted: (at_sending.min(at_answer), at_sending.max(at_answer)),
+        }
+    }
+
+    /// The verdict in a word; `None` if there was nothing to judge by, or too much is not known.
+    pub(crate) const fn is_held(&self) -> Option<bool> {
+        if self.broken.is_some() {
+            Some(false)
+        } else if self.undecided.is_some() || !self.is_checked {
+            None
+        } else {
+            Some(true)
         }
     }
 
@@ -229,18 +257,32 @@ mod tests {
     }
 
     #[test]
+    fn requests_without_an_answer_may_have_been_allowed() {
+        let quota: Quota = "10/s burst 2".parse().unwrap();
+        let verdict = |answered: &[(u64, u64)], unanswered: &[(u64, u64)]| {
+            Verdict::of(quota, &allowed(answered), &allowed(unanswered), Duration::from_secs(1)).is_held()
+        };
+        assert_eq!(verdict(&[(0, 1), (0, 1)], &[]), Some(true));
+        assert_eq!(verdict(&[(0, 1), (0, 1)], &[(0, 1)]), None, "a third at once would be one too many");
+        assert_eq!(verdict(&[(0, 1), (0, 1)], &[(500, 501)]), Some(true), "even if it was allowed");
+        assert_eq!(verdict(&[(0, 1), (0, 1), (0, 1)], &[(500, 501)]), Some(false));
+        assert_eq!(verdict(&[], &[]), None, "nothing was answered");
+        assert_eq!(verdict(&[], &[(0, 1)]), None, "nothing was answered");
+    }
+
+    #[test]
     fn a_full_bucket_is_predicted_and_fewer_are_told_apart() {
         let mut answered = Vec::new();
         for index in 0..40 {
             let sent_ns = index * 15 * MS;
             answered.push(Answered { sent_ns, received_ns: sent_ns + MS, allowed: index < 7 });
         }
-        let verdict = Verdict::new("5/s".parse().unwrap(), &answered, Duration::from_millis(586));
+        let verdict = Verdict::of("5/s".parse().unwrap(), &answered, &[], Duration::from_millis(586));
         assert_eq!((verdict.predicted, verdict.broken.is_some()), ((7, 7), true));
         for request in answered.iter_mut().skip(2) {
             request.allowed = false;
         }
-        let verdict = Verdict::new("5/s".parse().unwrap(), &answered, Duration::from_millis(586));
+        let verdict = Verdict::of("5/s".parse().unwrap(), &answered, &[], Duration::from_millis(586));
         assert!(verdict.is_below_prediction());
         assert_eq!(verdict.broken, None);
     }

@@ -17,6 +17,9 @@ use kuva::render::layout::{Layout, TickFormat};
 use kuva::render::plots::Plot;
 use kuva::render::render::render_multiple;
 
+use super::text::one_line;
+use crate::fault::Hint;
+
 /// Colours that differ in lightness too, for those who do not see all hues and for print (Okabe and Ito 2008).
 const COLORS: [&str; 6] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"];
 
@@ -43,6 +46,42 @@ impl FromStr for Target {
             Some("html" | "htm") => Ok(Self::Html(path)),
             _ => Err("a plot is `-`, or a file that ends in .svg or .html".to_owned()),
         }
+    }
+}
+
+impl Target {
+    /// Refuses a target that cannot be written, before the work whose result it is for.
+    ///
+    /// # Errors
+    ///
+    /// A folder that is not there, or a folder in place of the file.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let path = match self {
+            Self::Svg(path) | Self::Html(path) => path,
+            Self::Terminal => return Ok(()),
+        };
+        let cannot = |why: &str| {
+            Hint::error(
+                format!("cannot write the plot to `{}`: {why}", path.display()),
+                "name a file in a folder that is there and can be written",
+            )
+        };
+        if path.is_dir() {
+            return Err(cannot("it is a folder"));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match fs::metadata(folder) {
+            Ok(folder) if !folder.is_dir() => return Err(cannot("what should be its folder is a file")),
+            Ok(_) => {}
+            Err(_) => return Err(cannot("its folder is not there")),
+        }
+        // Opened without being emptied: what was there stays until there is something to write.
+        if path.exists()
+            && let Err(error) = fs::OpenOptions::new().append(true).open(path)
+        {
+            return Err(cannot(&error.to_string()));
+        }
+        Ok(())
     }
 }
 
@@ -236,11 +275,11 @@ fn tick(value: f64) -> String {
 
 /// A dollar sign begins mathematics in a label, unless it is escaped.
 fn label(text: &str) -> String {
-    text.replace('$', "\\$")
+    one_line(text).replace('$', "\\$")
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    one_line(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// Leaves out the colour sequences, `ESC [ … m`.
@@ -261,7 +300,7 @@ mod tests {
 
     fn chart() -> Chart {
         Chart {
-            title: "cost <a> & $b".to_owned(),
+            title: "cost <a> & $b\u{1}\u{fffe}".to_owned(),
             series: vec![Series {
                 name: "c".to_owned(),
                 points: vec![(1.0, 10.0), (10.0, 1.0)],
@@ -290,11 +329,11 @@ mod tests {
     #[test]
     fn names_cannot_add_markup() {
         let page = html(&Plate {
-            title: "<a>".to_owned(),
+            title: "<a>\u{1}\u{fffe}".to_owned(),
             charts: vec![chart(), chart()],
             table: Table { head: vec!["<h>".to_owned()], rows: vec![vec!["<r>".to_owned()]] },
         });
-        for markup in ["<a>", "<h>", "<r>"] {
+        for markup in ["\u{1}", "\u{fffe}", "<a>", "<h>", "<r>"] {
             assert!(!page.contains(markup), "{markup}");
         }
         assert!(page.contains("<svg") && page.contains("&lt;r&gt;"));

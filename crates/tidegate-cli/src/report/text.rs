@@ -1,6 +1,34 @@
-//! Numbers as people read them.
+//! Numbers and names as people read them.
 
+use std::borrow::Cow;
 use std::time::Duration;
+
+/// A text from outside, with its control characters written out, as `\n` and `\u{1b}`: a name in a report can neither
+/// break a line, nor command the terminal, nor turn the text around, nor make an SVG file illegal.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_command) {
+        return text.into();
+    }
+    let mut line = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if is_command(character) {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line.into()
+}
+
+/// Whether a character is a command rather than text: control characters, breaks of lines and paragraphs, changes of
+/// direction, and what XML does not allow.
+fn is_command(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}'
+        )
+}
 
 /// A time with three digits or so: `0`, `250ms`, `1.5s`, `2m 30s`, `1h 5m`, `3d 2h`. Rounded to the nearest.
 pub(crate) fn duration(time: Duration) -> String {
@@ -79,6 +107,13 @@ mod tests {
         ] {
             assert_eq!(duration(Duration::from_nanos(ns)), expected, "{ns}");
         }
+    }
+
+    #[test]
+    fn names_from_outside_stay_in_their_line() {
+        assert_eq!(one_line("a b\u{301}🦀"), "a b\u{301}🦀");
+        assert_eq!(one_line("a\u{202e}b\u{2028}\u{ffff}"), "a\\u{202e}b\\u{2028}\\u{ffff}");
+        assert_eq!(one_line("a\n\u{1b}[31m\0\u{85}"), "a\\n\\u{1b}[31m\\u{0}\\u{85}");
     }
 
     #[test]

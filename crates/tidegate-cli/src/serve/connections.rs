@@ -20,13 +20,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-/// Connections at one time; further ones wait in the system's backlog. A connection takes about 10 KB, so twice as many
-/// would take 100 MB more in the worst case.
+use super::impatient::Impatient;
+
+/// Connections at one time; further ones wait in the system's backlog. An idle connection takes about 10 KB and one with
+/// a long head or unread answers [`MAX_BUFFER`] twice, so all of them take 650 MB in the worst case.
 const MAX_CONNECTIONS: usize = 10_000;
+
+/// The most bytes of a head that are read, and of answers that wait to be written. A longer head is answered 431. Half as
+/// much would refuse cookies that browsers send; twice as much would double the worst case.
+const MAX_BUFFER: usize = 32 * 1024;
 
 /// How long a client may take for the head of its next request. Less would end idle connections that their clients
 /// still want to use; more would let a client that says nothing hold its place for longer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a client may take to read before more can be written to it. It is the same as for its heads, and for the same
+/// reasons: a client that does not read its answers holds its place as one that does not ask.
+const WRITE_TIMEOUT: Duration = HEAD_TIMEOUT;
 
 /// The pause after a connection could not be taken, since the reason (no file descriptor is free) needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -42,7 +52,7 @@ pub(crate) async fn serve(
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_BUFFER);
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -58,7 +68,8 @@ pub(crate) async fn serve(
         let _ = stream.set_nodelay(true);
         let router = router.clone();
         let service = service_fn(move |request| call(router.clone(), peer, request));
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
+        let connection = graceful.watch(http.serve_connection(stream, service));
         tokio::spawn(async move {
             // A client that breaks its connection harms nobody else, so there is nothing to report.
             let _ = connection.await;

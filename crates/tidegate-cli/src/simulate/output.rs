@@ -9,8 +9,9 @@ use tidegate_sim::{KeyTally, Waits};
 
 use super::rows::{Report, Row};
 use super::{Args, Source};
+use crate::fault::tell;
 use crate::report::table::Table;
-use crate::report::text::{duration, share};
+use crate::report::text::{duration, one_line, share};
 
 /// How many keys `--by-key` shows in the table.
 const TOP_KEYS: usize = 10;
@@ -32,13 +33,12 @@ pub(super) fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::print_stderr, reason = "the verdict of a check that failed")]
 fn broken(row: &Row) {
     let bound = row.bound.unwrap_or(0);
-    eprintln!(
+    tell(&format!(
         "bound broken: {} allowed {} in a window, and promises at most {bound}; please report this",
         row.name, row.tally.worst
-    );
+    ));
 }
 
 fn text(report: &Report, args: &Args, out: &mut dyn Write) -> io::Result<()> {
@@ -99,7 +99,7 @@ fn limits(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             Mode::Enforce => "enforce",
             Mode::Shadow => "shadow",
         };
-        table.row(&[limit.name.to_string(), mode.to_owned(), limit.refused.to_string()]);
+        table.row(&[one_line(&limit.name).into_owned(), mode.to_owned(), limit.refused.to_string()]);
     }
     write!(out, "\n{table}")
 }
@@ -130,7 +130,7 @@ fn by_key(report: &Report, row: &Row, out: &mut dyn Write) -> io::Result<()> {
     for (key, tally) in rejected.iter().take(TOP_KEYS) {
         let all = tally.allowed + tally.rejected;
         table.row(&[
-            (*key).to_owned(),
+            one_line(key).into_owned(),
             tally.allowed.to_string(),
             tally.rejected.to_string(),
             share(tally.rejected, all),

@@ -4,12 +4,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota, Step};
-use tidegate_sim::{Settings, Share, SimLimit, Tally, Workers, simulate, split};
+use tidegate_sim::{Arrivals, Settings, Share, SimLimit, Tally, Workers, part, simulate, split};
 
 use super::{Args, Source};
 use crate::fault::Hint;
 use crate::limits;
 use crate::progress::Progress;
+use crate::quota_args::no_queue;
 
 /// A value of `--limiter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +91,14 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
             kinds.push(Kind::LeakyBucket);
         }
     }
+    if !kinds.contains(&Kind::LeakyBucket) {
+        if args.limiter.queue.is_some() {
+            return Err(no_queue("--queue"));
+        }
+        if args.limiter.max_wait.is_some() {
+            return Err(no_queue("--max-wait"));
+        }
+    }
     let mut plans = Vec::new();
     for kind in kinds {
         let Some(workers) = args.limiter.workers else {
@@ -118,11 +127,10 @@ fn plan_of_kind(
     args: &Args,
 ) -> anyhow::Result<Plan> {
     let per_key = args.traffic.key.is_some();
-    let one = |quota: Quota| {
+    let one = |quota: Quota, queue: Option<u64>| {
         let algorithm = match kind {
             Kind::LeakyBucket => {
-                let queue = args.limiter.queue.unwrap_or(quota.burst());
-                limits::leaky_bucket(quota, queue, args.limiter.max_wait)
+                limits::leaky_bucket(quota, queue.unwrap_or(quota.burst()), args.limiter.max_wait)
             }
             kind => Algorithm::new(kind, quota),
         };
@@ -130,15 +138,19 @@ fn plan_of_kind(
         vec![SimLimit { limit, per_key, max_in_flight: None }]
     };
     let windowed = matches!(kind, Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog);
+    let queue = args.limiter.queue;
     let (name, limits) = match sharing {
-        None => (kind.name().to_owned(), vec![one(quota)]),
+        None => (kind.name().to_owned(), vec![one(quota, queue)]),
         Some((share, workers)) => {
             let limits = match share {
-                Share::Shared => vec![one(quota)],
-                Share::Copied => vec![one(quota); workers],
-                Share::Split if kind == Kind::Unlimited => vec![one(quota); workers],
+                Share::Shared => vec![one(quota, queue)],
+                Share::Copied => vec![one(quota, queue); workers],
+                Share::Split if kind == Kind::Unlimited => vec![one(quota, queue); workers],
                 Share::Split => (0..workers)
-                    .map(|worker| Ok(one(split(quota, windowed, worker, workers)?)))
+                    .map(|worker| {
+                        let queue = queue.map(|queue| part(queue, worker, workers));
+                        Ok(one(split(quota, windowed, worker, workers)?, queue))
+                    })
                     .collect::<anyhow::Result<_>>()?,
             };
             (format!("{} {}", kind.name(), share.name()), limits)
@@ -148,7 +160,8 @@ fn plan_of_kind(
     let bound = if per_key {
         None
     } else {
-        limits.iter().flatten().map(|sim| sim.limit.algorithm.bound(window)).sum()
+        let bounds = limits.iter().flatten().map(|sim| sim.limit.algorithm.bound(window));
+        bounds.reduce(|sum, bound| Some(sum?.saturating_add(bound?))).flatten()
     };
     Ok(Plan { name, workers: Workers { limits }, bound })
 }
@@ -189,11 +202,7 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
         ));
     }
     let window = half_open(args.worst_window);
-    let bound = read
-        .iter()
-        .filter(|limit| limit.key.is_empty() && limit.limit.mode == Mode::Enforce)
-        .filter_map(|limit| limit.limit.algorithm.bound(window))
-        .min();
+    let bound = bound_of_all(&read, window);
     let limits = read
         .into_iter()
         .map(|read| SimLimit {
@@ -205,6 +214,46 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
     Ok(Plan { name: "all limits".to_owned(), workers: Workers::one(limits), bound })
 }
 
+/// The most cost that all limits together let start within `window`, where they promise anything about that.
+///
+/// A limit is charged when a call comes. Where one limit lets calls wait, calls start later than they were charged, and
+/// only that limit knows when: the others promise nothing about the starts. Where several do, or one for each key,
+/// a call starts when the last of them lets it, which none of them promises anything about.
+fn bound_of_all(limits: &[limits::FileLimit], window: Duration) -> Option<u128> {
+    let enforced: Vec<_> = limits.iter().filter(|limit| limit.limit.mode == Mode::Enforce).collect();
+    let waiting: Vec<_> =
+        enforced.iter().filter(|limit| limit.limit.algorithm.kind() == Kind::LeakyBucket).collect();
+    let promising = match waiting.as_slice() {
+        [] => enforced.as_slice(),
+        [one] => std::slice::from_ref(*one),
+        _ => &[],
+    };
+    promising
+        .iter()
+        .filter(|limit| limit.key.is_empty())
+        .filter_map(|limit| limit.limit.algorithm.bound(window))
+        .min()
+}
+
+/// The most states that a row may keep. A state takes 64 bytes, so twice as many would take 8 GB more.
+const MAX_STATES: usize = 1 << 27;
+
+/// Refuses rows whose states, one for each worker, limit and key, would not fit into memory.
+fn check_states(plans: &[Plan], arrivals: &Arrivals) -> anyhow::Result<()> {
+    let keys = arrivals.keys.as_ref().map_or(1, |keys| keys.names.len());
+    for plan in plans {
+        let limits = plan.workers.limits.iter().flatten();
+        let states = limits.map(|sim| if sim.per_key { keys } else { 1 }).fold(0, usize::saturating_add);
+        if states > MAX_STATES {
+            return Err(Hint::error(
+                format!("{} would keep {states} states, one for each worker and key", plan.name),
+                format!("at most {MAX_STATES} fit; write fewer --workers, or leave out --key"),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Runs every row over the same arrivals.
 pub(super) fn run(
     plans: Vec<Plan>,
@@ -213,6 +262,7 @@ pub(super) fn run(
     settings: &Settings,
 ) -> anyhow::Result<Report> {
     let arrivals = source.arrivals();
+    check_states(&plans, arrivals)?;
     let requests = arrivals.len() as u64;
     let mut progress = Progress::requests("deciding", requests.saturating_mul(plans.len() as u64));
     let mut done = 0;

@@ -1,0 +1,83 @@
+//! `simulate` as a process: what it promises of several limits, and of workers that share one.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A file of this test run.
+fn file(name: &str, text: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("simulate-{name}"));
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+fn simulate(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("simulate").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = simulate(&[args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A line for each call: its time in seconds and its key.
+fn trace(calls: &[(u64, &str)]) -> String {
+    calls.iter().map(|(at, key)| format!("{{\"t\": {at}, \"k\": \"{key}\"}}\n")).collect()
+}
+
+#[test]
+fn a_limit_promises_nothing_about_calls_that_another_lets_wait() {
+    // Calls of `a` wait 10 s for each other and then start together with five of other keys: 6 in an instant, which no
+    // limit was broken by, since they came 10 s apart.
+    let others = ["b", "c", "d", "e", "f"];
+    let calls: Vec<(u64, &str)> =
+        [(0, "a"), (0, "a")].into_iter().chain(others.map(|key| (10, key))).collect();
+    let trace = file("waiting.jsonl", &trace(&calls));
+    let limits = file(
+        "waiting.toml",
+        "[[limit]]\nname = \"all\"\nquota = \"5 per 5s\"\n\
+         [[limit]]\nname = \"each\"\nquota = \"1 per 10s\"\nkey = \"k\"\nqueue = { max = 10 }\n",
+    );
+    let args = ["--trace", &trace, "--time", "t", "--time-unit", "s", "--key", "k", "--limits", &limits];
+    let report = json(&args);
+    assert_eq!(report["results"][0]["worst"], 6);
+    assert_eq!(report["results"][0]["bound"], Value::Null);
+
+    // Without waiting, the limit of all holds for what starts.
+    let limits = file(
+        "rejecting.toml",
+        "[[limit]]\nname = \"all\"\nquota = \"5 per 5s\"\n\
+         [[limit]]\nname = \"each\"\nquota = \"1 per 10s\"\nkey = \"k\"\n",
+    );
+    let args = ["--trace", &trace, "--time", "t", "--time-unit", "s", "--key", "k", "--limits", &limits];
+    let report = json(&args);
+    assert_eq!((&report["results"][0]["worst"], &report["results"][0]["bound"]), (&5.into(), &5.into()));
+}
+
+#[test]
+fn a_queue_is_split_among_workers_as_its_burst_is() {
+    let args = ["--pattern", "burst", "--requests", "100", "--limiter", "leaky-bucket", "--workers", "4"];
+    let allowed = |queue: &[&str], share: &str| {
+        let report = json(&[&args, queue, &["--share", share]].concat());
+        report["results"][0]["allowed"].as_u64().unwrap()
+    };
+    // 10 at once and 6 that wait; of the 17 that come two seconds later as many, when all that was taken is back. One of
+    // them comes to a worker that is full, while another has room.
+    assert_eq!(allowed(&["--queue", "6"], "shared"), 10 + 6 + 16);
+    assert_eq!(allowed(&["--queue", "6"], "split"), 10 + 6 + 15);
+    assert_eq!(allowed(&["--queue", "6"], "copied"), 4 * (10 + 6) + 17);
+}
+
+#[test]
+fn a_bound_too_large_to_count_is_not_a_small_one() {
+    let args = ["--limiter", "fixed-window", "--quota", "9000000000000000000 per 1ns", "--rate", "1"];
+    let copied = ["--workers", "9", "--share", "copied", "--worst-window", "100000d", "--json"];
+    let text = String::from_utf8(simulate(&[&args[..], &copied].concat()).stdout).unwrap();
+    assert!(text.contains(&format!("\"bound\": {},", u128::MAX)), "{text}");
+}
