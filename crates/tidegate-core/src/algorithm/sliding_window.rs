@@ -61,6 +61,15 @@ impl SlidingWindow {
         }
     }
 
+    /// Takes `cost` of a charge made at `charged_at` back, from the window it was made in if that is still in view.
+    pub fn refund(&self, state: &mut TwoCounts, charged_at: u64, cost: u64) {
+        match state.window.checked_sub(charged_at / self.window) {
+            Some(0) => state.current = state.current.saturating_sub(cost),
+            Some(1) => state.previous = state.previous.saturating_sub(cost),
+            _ => {}
+        }
+    }
+
     /// When the window of `state` starts.
     #[inline]
     fn start(&self, state: TwoCounts) -> u128 {
