@@ -28,6 +28,7 @@
 //! - [`Decision`]: allowed, rejected until an exact time from now, or never.
 //! - [`Policy`]: several limits on one call, decided together.
 //! - [`InFlight`]: how many calls run at once, which no rate can bound.
+//! - [`queue`]: the waiting line: calls that wait their turn for a limiter and a place in flight.
 
 #![no_std]
 #![deny(clippy::float_arithmetic, clippy::arithmetic_side_effects)]
@@ -41,6 +42,7 @@ mod arithmetic;
 mod decision;
 mod in_flight;
 mod policy;
+pub mod queue;
 mod quota;
 
 pub use algorithm::{Algorithm, Kind, State, Step, UnknownKind};

@@ -83,6 +83,11 @@ impl SlidingLog {
         Self { count: quota.count(), window: quota.per_ns() }
     }
 
+    /// `N` and `W`.
+    pub(crate) const fn count_and_window(&self) -> (u64, NonZeroU64) {
+        (self.count, self.window)
+    }
+
     /// When an entry leaves the window.
     #[inline]
     fn leaves(&self, entry: &Entry) -> u128 {

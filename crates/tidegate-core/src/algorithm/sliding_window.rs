@@ -50,6 +50,11 @@ impl SlidingWindow {
         Self { count: quota.count(), window: quota.per_ns() }
     }
 
+    /// `N` and `W`.
+    pub(crate) const fn count_and_window(&self) -> (u64, NonZeroU64) {
+        (self.count, self.window)
+    }
+
     /// The state with the window of `now` current. An earlier window never comes back.
     #[inline]
     fn at(&self, state: TwoCounts, now: u64) -> TwoCounts {
