@@ -47,7 +47,8 @@ impl Budget {
 
     /// Charges `cost` and keeps the charge open under `number`, which is above all before it.
     pub(super) fn charge(&mut self, now: u64, number: u64, cost: u64) {
-        self.charge_closed(now, cost);
+        self.note_full(now);
+        self.take(now, cost);
         let charge = Charge { at: now, cost, run: Since::default(), times_full: self.times_full };
         self.open.insert(number, charge);
     }
@@ -132,13 +133,23 @@ impl Budget {
 
     /// Charges what nobody can take back.
     fn charge_closed(&mut self, now: u64, cost: u64) {
-        if let Some((bucket, tat)) = self.bucket() {
-            if bucket.deficit(tat, now) == 0 {
-                self.times_full = self.times_full.wrapping_add(1);
-            } else if let Some(mut last) = self.open.last_entry() {
-                last.get_mut().run.charge(&bucket, now, cost);
-            }
+        self.note_full(now);
+        if let Some((bucket, _)) = self.bucket()
+            && let Some(mut last) = self.open.last_entry()
+        {
+            last.get_mut().run.charge(&bucket, now, cost);
         }
+        self.take(now, cost);
+    }
+
+    /// A full bucket remembers nothing.
+    fn note_full(&mut self, now: u64) {
+        if self.bucket().is_some_and(|(bucket, tat)| bucket.deficit(tat, now) == 0) {
+            self.times_full = self.times_full.wrapping_add(1);
+        }
+    }
+
+    fn take(&mut self, now: u64, cost: u64) {
         if cost > 0 {
             self.algorithm.charge(&mut self.state, now, cost);
         }
