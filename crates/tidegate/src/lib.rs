@@ -9,12 +9,15 @@
 //! ```
 //!
 //! - [`Limiter`]: one limit for each of many keys, shared by threads.
-//! - [`clock`]: where its time comes from.
+//! - [`Gate`]: one budget for calls that wait their turn, with or without an executor.
+//! - [`clock`]: where a limiter's time comes from.
 //! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Algorithm`], [`Decision`] and so on.
 
 pub mod clock;
+pub mod gate;
 mod limiter;
 
+pub use gate::{Gate, ManualClock, Permit, Refused, Reservation};
 pub use limiter::{Limiter, Stats};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,
