@@ -23,11 +23,12 @@
 //! **Not promised.** Grants at instants when nobody polls: a grant is made at the `now` of a poll, never before the
 //! exact instant, and after it when the driver is late. A driver that is late for a deadline refuses that call.
 //!
-//! **Cost.** Everything is O(log n) in the calls that wait and are in flight, but giving tokens back: that looks at
-//! each call that was granted later and is still in flight.
+//! **Cost.** Everything is O(log n) in the calls that wait and are in flight. (With a sliding log, giving tokens back
+//! looks at each entry of the log that is younger.)
 
 mod budget;
 mod order;
+mod runs;
 
 use core::fmt;
 use core::num::NonZeroU64;

@@ -326,7 +326,7 @@ proptest! {
 
     #[test]
     fn queue_agrees_with_a_history_that_is_replayed(
-        kind in kind(), count in 1u64..5, per in 1u64..13, burst in 1u64..7, ops in prop::collection::vec(op(), 1..60),
+        kind in kind(), count in 1u64..5, per in 1u64..13, burst in 1u64..7, ops in prop::collection::vec(op(), 1..100),
     ) {
         let quota = Quota::new(count, Duration::from_nanos(per)).unwrap().with_burst(burst).unwrap();
         let mut world = World::new(kind, quota);

@@ -1,16 +1,16 @@
 //! The limiter of a line, and what each call in flight took from it, so that it can be taken back.
 //!
 //! **Why the later charges are kept.** What a refund is worth depends on what came after (see
-//! [`TokenBucket::refund`](crate::algorithm::TokenBucket::refund)). So each open charge keeps the run of charges
-//! between it and the next open one, as one value. A charge adds to the last run, an end joins two runs, and only a
-//! refund walks along them. At an instant when the bucket is full, everything before is forgotten: a refund of it
-//! could give nothing back.
+//! [`TokenBucket::refund`](crate::algorithm::TokenBucket::refund)). So while a charge is open, the later ones are kept
+//! in a tree ([`Runs`]) that joins them in O(log n). Those that have ended stay in it until it is full; then each is
+//! joined to the open one before it, so the tree is as large as what is open. At an instant when the bucket is full,
+//! everything before is forgotten: a refund of it could give nothing back.
 
 use alloc::collections::BTreeMap;
 use core::num::NonZeroU128;
-use core::ops::Bound::{Excluded, Unbounded};
 use core::time::Duration;
 
+use super::runs::Runs;
 use crate::algorithm::TokenBucket;
 use crate::algorithm::token_bucket::{Since, Tat};
 use crate::arithmetic::duration;
@@ -23,6 +23,8 @@ pub(super) struct Budget {
     state: State,
     /// By number, which is the order in which they were made.
     open: BTreeMap<u64, Charge>,
+    /// The charges of a token bucket since it was full last and the first open one was made.
+    runs: Runs,
     /// How often the bucket was full when a charge was made.
     times_full: u64,
 }
@@ -31,14 +33,23 @@ pub(super) struct Budget {
 struct Charge {
     at: u64,
     cost: u64,
-    /// The charges after this one and before the next open one.
-    run: Since,
+    /// Where it is in the runs.
+    place: usize,
+    /// Charges after it that have been joined to it there.
+    joined: Since,
+    /// In which of the times between two full buckets it was made: the place holds for that.
     times_full: u64,
 }
 
 impl Budget {
     pub(super) fn new(algorithm: Algorithm) -> Self {
-        Self { algorithm, state: algorithm.fresh(), open: BTreeMap::new(), times_full: 0 }
+        Self {
+            algorithm,
+            state: algorithm.fresh(),
+            open: BTreeMap::new(),
+            runs: Runs::default(),
+            times_full: 0,
+        }
     }
 
     pub(super) fn look(&self, now: u64, cost: u64) -> Decision {
@@ -47,39 +58,40 @@ impl Budget {
 
     /// Charges `cost` and keeps the charge open under `number`, which is above all before it.
     pub(super) fn charge(&mut self, now: u64, number: u64, cost: u64) {
-        self.note_full(now);
-        self.take(now, cost);
-        let charge = Charge { at: now, cost, run: Since::default(), times_full: self.times_full };
+        let place = self.take(now, cost);
+        let charge = Charge { at: now, cost, place, joined: Since::default(), times_full: self.times_full };
         self.open.insert(number, charge);
     }
 
     /// Ends an open charge as it is. `false` if there is none of that number.
     pub(super) fn close(&mut self, number: u64) -> bool {
-        let Some(charge) = self.open.remove(&number) else {
-            return false;
-        };
-        if let Some((bucket, _)) = self.bucket()
-            && let Some((_, before)) = self.open.range_mut(..number).next_back()
-        {
-            before.run = before.run.then(charge.alone(&bucket)).then(charge.run);
+        let ended = self.open.remove(&number).is_some();
+        if self.open.is_empty() {
+            self.runs.clear();
         }
-        true
+        ended
     }
 
     /// Ends an open charge as one of `actual`. `false` if there is none of that number.
     pub(super) fn settle(&mut self, now: u64, number: u64, actual: u64) -> bool {
-        let Some(charge) = self.open.get_mut(&number) else {
+        let Some(&charge) = self.open.get(&number) else {
             return false;
         };
-        let (reserved, at, run, times_full) = (charge.cost, charge.at, charge.run, charge.times_full);
-        charge.cost = reserved.min(actual);
-        if let Some(back) = reserved.checked_sub(actual) {
-            if back > 0 && times_full == self.times_full {
-                let since = self.since(number, run);
-                self.algorithm.refund(&mut self.state, at, back, since);
+        match charge.cost.checked_sub(actual) {
+            Some(0) => {}
+            // Its tokens came back anyway: the bucket was full after it.
+            Some(_) if charge.times_full != self.times_full => {}
+            Some(back) => {
+                let since = charge.joined.then(self.runs.after(charge.place));
+                self.algorithm.refund(&mut self.state, charge.at, back, since);
+                if let Some((bucket, _)) = self.bucket() {
+                    let left = Charge { cost: actual, ..charge }.run(&bucket);
+                    self.runs.set(charge.place, left);
+                }
             }
-        } else {
-            self.charge_closed(now, actual.saturating_sub(reserved));
+            None => {
+                self.take(now, actual.saturating_sub(charge.cost));
+            }
         }
         self.close(number)
     }
@@ -131,37 +143,49 @@ impl Budget {
         }
     }
 
-    /// Charges what nobody can take back.
-    fn charge_closed(&mut self, now: u64, cost: u64) {
-        self.note_full(now);
-        if let Some((bucket, _)) = self.bucket()
-            && let Some(mut last) = self.open.last_entry()
-        {
-            last.get_mut().run.charge(&bucket, now, cost);
+    /// Takes `cost`, and tells its place in the runs.
+    fn take(&mut self, now: u64, cost: u64) -> usize {
+        let mut place = 0;
+        if let Some((bucket, tat)) = self.bucket() {
+            if bucket.deficit(tat, now) == 0 {
+                // A full bucket remembers nothing.
+                self.times_full = self.times_full.wrapping_add(1);
+                self.runs.clear();
+            }
+            if self.runs.is_full() {
+                self.join_what_ended(&bucket);
+            }
+            let mut alone = Since::default();
+            alone.charge(&bucket, now, cost);
+            place = self.runs.push(alone);
         }
-        self.take(now, cost);
-    }
-
-    /// A full bucket remembers nothing.
-    fn note_full(&mut self, now: u64) {
-        if self.bucket().is_some_and(|(bucket, tat)| bucket.deficit(tat, now) == 0) {
-            self.times_full = self.times_full.wrapping_add(1);
-        }
-    }
-
-    fn take(&mut self, now: u64, cost: u64) {
         if cost > 0 {
             self.algorithm.charge(&mut self.state, now, cost);
         }
+        place
     }
 
-    /// All charges after the open one of `number`, whose own run is `run`.
-    fn since(&self, number: u64, run: Since) -> Since {
-        let Some((bucket, _)) = self.bucket() else {
-            return run;
-        };
-        let later = self.open.range((Excluded(number), Unbounded));
-        later.fold(run, |since, (_, charge)| since.then(charge.alone(&bucket)).then(charge.run))
+    /// Makes room in the runs: what has ended is joined to the open charge before it, or forgotten if there is none.
+    fn join_what_ended(&mut self, bucket: &TokenBucket) {
+        let mut end = self.runs.len();
+        let mut count: usize = 0;
+        let mut first = u64::MAX;
+        // The newest first: what follows each is what lies between it and the one after it.
+        for (&number, charge) in self.open.iter_mut().rev() {
+            if charge.times_full != self.times_full {
+                break;
+            }
+            for place in charge.place.saturating_add(1)..end {
+                charge.joined = charge.joined.then(self.runs.at(place));
+            }
+            end = charge.place;
+            first = number;
+            count = count.saturating_add(1);
+        }
+        self.runs.restart(count);
+        for (_, charge) in self.open.range_mut(first..) {
+            charge.place = self.runs.push(charge.run(bucket));
+        }
     }
 
     fn bucket(&self) -> Option<(TokenBucket, Tat)> {
@@ -173,10 +197,10 @@ impl Budget {
 }
 
 impl Charge {
-    /// This charge as a run of one.
-    fn alone(&self, bucket: &TokenBucket) -> Since {
-        let mut run = Since::default();
-        run.charge(bucket, self.at, self.cost);
-        run
+    /// This charge and what was joined to it.
+    fn run(&self, bucket: &TokenBucket) -> Since {
+        let mut alone = Since::default();
+        alone.charge(bucket, self.at, self.cost);
+        alone.then(self.joined)
     }
 }
