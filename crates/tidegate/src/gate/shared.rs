@@ -5,7 +5,7 @@
 //! what was not collected goes back. Wakers are called and dropped after the lock is released, since both may run
 //! code of an executor that drops a future of this very gate.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) line: Line,
     /// A waiting call, or one whose outcome has not been collected yet.
-    slots: HashMap<Ticket, Slot>,
+    slots: BTreeMap<Ticket, Slot>,
     /// The grants that nobody has collected, by the instant at which they are taken back.
     offers: BTreeSet<(u64, Ticket)>,
     /// Whether the timer's thread runs, and until when it sleeps.
@@ -73,7 +73,7 @@ impl Shared {
     pub(super) fn new(line: Line, time: Time, collect_within: u64) -> Self {
         let state = State {
             line,
-            slots: HashMap::new(),
+            slots: BTreeMap::new(),
             offers: BTreeSet::new(),
             timer_runs: false,
             timer_until: u64::MAX,
