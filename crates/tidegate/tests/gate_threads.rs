@@ -125,6 +125,30 @@ fn gate_ends_its_thread_with_the_last_handle_and_permits_outlive_it() {
     second.cancel();
 }
 
+/// Nothing is ever lost to calls that only try, from many threads, while time moves: the gate still refills afterwards.
+#[test]
+fn gate_refills_after_many_threads_that_only_try() {
+    let clock = ManualClock::new();
+    let gate = Gate::builder("1000/s burst 10".parse().unwrap()).clock(&clock).build().unwrap();
+    let granted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    granted.fetch_add(gate.try_acquire(1).is_ok().into(), Ordering::SeqCst);
+                    clock.advance(Duration::from_micros(10));
+                }
+            });
+        }
+    });
+    // 80 ms have gone by. What was granted and what is left is what there was and what came.
+    let left = gate.status().level;
+    let granted = granted.into_inner();
+    assert!(granted <= 90 && granted + left >= 10);
+    clock.advance(Duration::from_millis(10));
+    assert_eq!(gate.status().level, 10);
+}
+
 /// Calls join, are dropped wherever they are, collected, cancelled and settled, by several threads at once while time
 /// moves. In the end no place is taken, and the tokens taken are those of the calls that ran.
 #[test]

@@ -49,8 +49,12 @@ pub enum Refused {
         wait: Duration,
     },
     /// It could not be granted within the time that it may wait. This is said as soon as it is certain.
+    ///
+    /// If `wait` is not above `max_wait`, what was missing is something that no time can be named for: its turn among
+    /// keys and priorities, or a place in flight.
     #[error(
-        "not granted within {max_wait:?}, as it would have had to wait at least {wait:?}; allow a longer wait or make fewer calls"
+        "not granted within {max_wait:?}, as {}; allow a longer wait or make fewer calls",
+        why_late(*max_wait, *wait)
     )]
     Deadline {
         /// How long the call was willing to wait.
@@ -100,5 +104,13 @@ impl Refused {
             // A refusal that this version does not know can only be one to go away for.
             _ => Self::Draining,
         }
+    }
+}
+
+fn why_late(max_wait: Duration, wait: Duration) -> String {
+    if wait > max_wait {
+        format!("it would have had to wait at least {wait:?}")
+    } else {
+        "neither its turn nor a place in flight came in time".to_owned()
     }
 }
