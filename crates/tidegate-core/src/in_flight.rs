@@ -35,11 +35,22 @@ impl InFlight {
     /// Takes a place if there is one. `false` leaves the count as it was.
     #[must_use = "a call that got no place must not run"]
     pub const fn try_enter(&mut self) -> bool {
-        let free = self.running < self.max.get();
+        let free = self.has_place();
         if free {
             self.running = self.running.saturating_add(1);
         }
         free
+    }
+
+    /// Sets how many calls may run at once. When more run already they stay, and nobody enters until enough have left.
+    pub const fn set_max(&mut self, max: NonZeroU64) {
+        self.max = max;
+    }
+
+    /// Whether [`Self::try_enter`] would find a place.
+    #[must_use]
+    pub const fn has_place(&self) -> bool {
+        self.running < self.max.get()
     }
 
     /// Gives a place back. Leaving when nothing runs does nothing, so a place is never counted twice as free.
@@ -47,7 +58,7 @@ impl InFlight {
         self.running = self.running.saturating_sub(1);
     }
 
-    /// How many calls run now; at most [`Self::max`].
+    /// How many calls run now; at most [`Self::max`], unless that was set lower meanwhile.
     #[must_use]
     pub const fn running(&self) -> u64 {
         self.running

@@ -29,6 +29,7 @@
 //! - [`Policy`]: several limits on one call, decided together.
 //! - [`InFlight`]: how many calls run at once, which no rate can bound.
 //! - [`lease`]: chunks of a shared bucket that workers spend without asking.
+//! - [`queue`]: the waiting line: calls that wait their turn for a limiter and a place in flight.
 
 #![no_std]
 #![deny(clippy::float_arithmetic, clippy::arithmetic_side_effects)]
@@ -43,6 +44,7 @@ mod decision;
 mod in_flight;
 pub mod lease;
 mod policy;
+pub mod queue;
 mod quota;
 
 pub use algorithm::{Algorithm, Kind, State, Step, UnknownKind};

@@ -1,9 +1,11 @@
 //! Time for a limiter: nanoseconds since its clock was made.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+
+use crate::gate::Shared;
 
 /// Counts nanoseconds since it was made, or follows a [`ManualClock`].
 ///
@@ -59,30 +61,53 @@ impl From<ManualClock> for Clock {
     }
 }
 
+impl From<&ManualClock> for Clock {
+    fn from(clock: &ManualClock) -> Self {
+        clock.clone().into()
+    }
+}
+
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Clock").field("now_ns", &self.now_ns()).finish_non_exhaustive()
     }
 }
 
-/// A clock that goes on when it is told to: for the tests of those who use a limiter. Clones are one clock.
+/// A clock that stands still until it is told to go on: for the tests of those who use a limiter or a gate.
+///
+/// Clones are the same clock. A gate that was built with one is served when the clock moves: [`Self::advance`] stops
+/// at each instant at which something is due in one of its gates, grants it, and wakes whoever waited for it.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate::clock::ManualClock;
-/// use tidegate::{Limiter, Quota};
+/// use tidegate::{Gate, Limiter, Quota};
 ///
 /// let clock = ManualClock::new();
-/// let quota: Quota = "2/s burst 1".parse()?;
-/// let limiter = Limiter::builder(quota).clock(clock.clone()).build()?;
+/// let limiter = Limiter::builder("2/s burst 1".parse::<Quota>()?).clock(&clock).build()?;
 /// assert!(limiter.check("ann").is_allowed());
 /// assert!(!limiter.check("ann").is_allowed());
 /// clock.advance(Duration::from_millis(500));
 /// assert!(limiter.check("ann").is_allowed());
+///
+/// let clock = ManualClock::new();
+/// let gate = Gate::builder("1/s burst 1".parse()?).clock(&clock).build()?;
+/// assert!(gate.try_acquire(1).is_ok());
+/// assert!(gate.try_acquire(1).is_err());
+/// clock.advance(Duration::from_secs(1));
+/// assert!(gate.try_acquire(1).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    now: AtomicU64,
+    gates: Mutex<Vec<Weak<Shared>>>,
+}
 
 impl ManualClock {
     /// A clock that stands at 0.
@@ -91,20 +116,44 @@ impl ManualClock {
         Self::default()
     }
 
-    /// The time it stands at, in nanoseconds.
+    /// Where it stands, in nanoseconds.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.inner.now.load(Ordering::SeqCst)
     }
 
-    /// Goes on by `time`; stops at `u64::MAX` nanoseconds, 584 years.
-    pub fn advance(&self, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.update(Ordering::Relaxed, Ordering::Relaxed, |now| now.saturating_add(ns));
+    /// Moves it on and serves its gates at each instant in between at which something is due.
+    ///
+    /// Whoever is woken runs when its executor or thread comes to it, which is not waited for.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        let until = self.now_ns().saturating_add(by);
+        let gates = self.gates();
+        loop {
+            let now = self.now_ns();
+            gates.iter().for_each(|gate| gate.serve());
+            let next = gates.iter().filter_map(|gate| gate.next_event()).min();
+            match next.filter(|next| *next <= until) {
+                Some(next) => self.inner.now.fetch_max(next, Ordering::SeqCst),
+                None if now < until => self.inner.now.fetch_max(until, Ordering::SeqCst),
+                None => return,
+            };
+        }
     }
 
-    /// Stands at `now_ns` from now on; it may go back.
+    /// Stands at `now_ns` from now on, to try what a clock fault does; it may go back. Gates are not served.
     pub fn set(&self, now_ns: u64) {
-        self.0.store(now_ns, Ordering::Relaxed);
+        self.inner.now.store(now_ns, Ordering::SeqCst);
+    }
+
+    pub(crate) fn add(&self, gate: &Arc<Shared>) {
+        let mut gates = self.inner.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.retain(|gate| gate.strong_count() > 0);
+        gates.push(Arc::downgrade(gate));
+    }
+
+    fn gates(&self) -> Vec<Arc<Shared>> {
+        let gates = self.inner.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.iter().filter_map(Weak::upgrade).collect()
     }
 }

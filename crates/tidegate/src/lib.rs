@@ -10,6 +10,7 @@
 //!
 //! - [`Limiter`]: one limit, or several, for each of many keys, shared by threads.
 //! - [`Bucket`]: one bucket that threads share; [`LeasedBucket`]: one that they share without touching it at each call.
+//! - [`Gate`]: one budget for calls that wait their turn, with or without an executor.
 //! - [`Budget`]: one limit that all processes of a machine share, in a file (Unix).
 //! - [`clock`]: where its time comes from; a clock for tests that goes on when it is told to.
 //! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Policy`], [`Decision`] and so on.
@@ -18,13 +19,15 @@ mod bucket;
 #[cfg(unix)]
 pub mod budget;
 pub mod clock;
+pub mod gate;
 mod limiter;
 mod narrow;
 
 pub use bucket::{Bucket, Handle, LeasedBucket};
 #[cfg(unix)]
 pub use budget::{Budget, BudgetError};
-pub use limiter::{Builder, Capacity, Limiter, LimiterError, Stats, Tier, WhenFull};
+pub use gate::{Gate, Permit, Refused, Reservation};
+pub use limiter::{Capacity, Limiter, LimiterBuilder, LimiterError, Stats, Tier, WhenFull};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,
     State, Step, UnknownKind, algorithm, parse_duration,

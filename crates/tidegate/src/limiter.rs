@@ -13,7 +13,7 @@ use foldhash::quality::RandomState;
 use tidegate_core::{Algorithm, Decision, Policy, PolicyDecision, Quota};
 
 use crate::clock::Clock;
-pub use build::{Builder, Capacity, LimiterError};
+pub use build::{Capacity, LimiterBuilder, LimiterError};
 use flat::Flat;
 use sets::Sets;
 
@@ -105,13 +105,13 @@ impl Limiter {
     /// When the memory for the table cannot be had.
     #[must_use]
     pub fn new(policy: impl Into<Policy>, capacity: impl Into<Capacity>) -> Self {
-        Builder::new(policy.into()).capacity(capacity).build_without_tiers()
+        LimiterBuilder::new(policy.into()).capacity(capacity).build_without_tiers()
     }
 
     /// A limiter with more to say about it: tiers, the rule when it is full, the clock.
     #[must_use]
-    pub fn builder(policy: impl Into<Policy>) -> Builder {
-        Builder::new(policy.into())
+    pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
+        LimiterBuilder::new(policy.into())
     }
 
     /// Decides a call of cost 1 for `key` now, and charges it if it is allowed.

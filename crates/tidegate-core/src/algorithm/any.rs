@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::fixed_window::Used;
 use super::sliding_log::Log;
 use super::sliding_window::TwoCounts;
-use super::token_bucket::Tat;
+use super::token_bucket::{Since, Tat};
 use super::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, Step, TokenBucket, Unlimited};
 use crate::arithmetic::{narrow, part_up};
 use crate::{Decision, Quota};
@@ -214,6 +214,30 @@ impl Algorithm {
             Self::SlidingLog(_) => Kind::SlidingLog,
             Self::TokenBucket(_) => Kind::TokenBucket,
             Self::LeakyBucket(_) => Kind::LeakyBucket,
+        }
+    }
+
+    /// Takes `cost` of a charge made at `charged_at` back, as if it had never been charged; `since` is the run of
+    /// charges after it, which only the buckets need. For the windows, what has left the view changes nothing.
+    pub(crate) fn refund(&self, state: &mut State, charged_at: u64, cost: u64, since: Since) {
+        match (self, &mut state.of) {
+            (Self::FixedWindow(limiter), Of::FixedWindow(state)) => limiter.refund(state, charged_at, cost),
+            (Self::SlidingWindow(limiter), Of::SlidingWindow(state)) => {
+                limiter.refund(state, charged_at, cost)
+            }
+            (Self::SlidingLog(limiter), Of::SlidingLog(state)) => limiter.refund(state, charged_at, cost),
+            (Self::TokenBucket(limiter), Of::TokenBucket(state)) => limiter.refund(state, since, cost),
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    /// The state of a token bucket; `None` if it is that of another algorithm.
+    pub(crate) fn tat(&self) -> Option<Tat> {
+        match self.of {
+            Of::TokenBucket(tat) => Some(tat),
+            _ => None,
         }
     }
 }

@@ -48,11 +48,24 @@ impl FixedWindow {
         Self { count: quota.count(), window: quota.per_ns() }
     }
 
+    /// `N` and `W`.
+    pub(crate) const fn count_and_window(&self) -> (u64, NonZeroU64) {
+        (self.count, self.window)
+    }
+
     /// The state with the window of `now` current. An earlier window never comes back.
     #[inline]
     fn at(&self, state: Used, now: u64) -> Used {
         let window = now / self.window;
         if window > state.window { Used { window, cost: 0 } } else { state }
+    }
+
+    /// Takes `cost` of a charge made at `charged_at` back. It belongs to the window it was made in: when that is over,
+    /// nothing changes.
+    pub fn refund(&self, state: &mut Used, charged_at: u64, cost: u64) {
+        if charged_at / self.window == state.window {
+            state.cost = state.cost.saturating_sub(cost);
+        }
     }
 }
 
@@ -129,6 +142,20 @@ mod tests {
             &FixedWindow::new("60/min".parse().unwrap()),
             &[Row::allowed(59 * S, 60, 0), Row::allowed(60 * S, 60, 0), Row::rejected(90 * S, 1, 30 * S)],
         );
+    }
+
+    #[test]
+    fn fixed_window_refund_stays_in_its_own_window() {
+        let minute = FixedWindow::new("10/min".parse().unwrap());
+        let mut state = minute.fresh();
+        minute.charge(&mut state, 59 * S, 8);
+        minute.charge(&mut state, 59 * S, 1);
+        minute.refund(&mut state, 59 * S, 8);
+        assert_eq!(minute.look(&state, 59 * S, 0).remaining(), 9);
+        // In the next minute others use six. What comes back from the old one must not erase that.
+        minute.charge(&mut state, 61 * S, 6);
+        minute.refund(&mut state, 59 * S, 1);
+        assert_eq!(minute.look(&state, 61 * S, 0).remaining(), 4);
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl SlidingLog {
         Self { count: quota.count(), window: quota.per_ns() }
     }
 
+    /// `N` and `W`.
+    pub(crate) const fn count_and_window(&self) -> (u64, NonZeroU64) {
+        (self.count, self.window)
+    }
+
     /// When an entry leaves the window.
     #[inline]
     fn leaves(&self, entry: &Entry) -> u128 {
@@ -98,6 +103,24 @@ impl SlidingLog {
                 log.entries.partition_point(|entry| self.leaves(entry) <= now)
             }
             _ => 0,
+        }
+    }
+
+    /// Takes `cost` of a charge made at `charged_at` back, if its entry is still there. The work grows with the
+    /// number of later entries.
+    pub fn refund(&self, log: &mut Log, charged_at: u64, cost: u64) {
+        let index = log.entries.partition_point(|entry| entry.at < charged_at);
+        if log.entries.get(index).is_none_or(|entry| entry.at != charged_at) {
+            return;
+        }
+        let held = log.cost_from(index).wrapping_sub(log.cost_from(index.saturating_add(1)));
+        let cost = cost.min(held);
+        for later in log.entries.iter_mut().skip(index.saturating_add(1)) {
+            later.before = later.before.wrapping_sub(cost);
+        }
+        log.total = log.total.wrapping_sub(cost);
+        if cost == held {
+            log.entries.remove(index);
         }
     }
 

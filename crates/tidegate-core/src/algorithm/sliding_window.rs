@@ -52,6 +52,11 @@ impl SlidingWindow {
         Self { count: quota.count(), window: quota.per_ns() }
     }
 
+    /// `N` and `W`.
+    pub(crate) const fn count_and_window(&self) -> (u64, NonZeroU64) {
+        (self.count, self.window)
+    }
+
     /// The state with the window of `now` current. An earlier window never comes back.
     #[inline]
     fn at(&self, state: TwoCounts, now: u64) -> TwoCounts {
@@ -60,6 +65,15 @@ impl SlidingWindow {
             None | Some(0) => state,
             Some(1) => TwoCounts { window, previous: state.current, current: 0 },
             Some(_) => TwoCounts { window, previous: 0, current: 0 },
+        }
+    }
+
+    /// Takes `cost` of a charge made at `charged_at` back, from the window it was made in if that is still in view.
+    pub fn refund(&self, state: &mut TwoCounts, charged_at: u64, cost: u64) {
+        match state.window.checked_sub(charged_at / self.window) {
+            Some(0) => state.current = state.current.saturating_sub(cost),
+            Some(1) => state.previous = state.previous.saturating_sub(cost),
+            _ => {}
         }
     }
 

@@ -67,6 +67,35 @@ impl Tat {
     }
 }
 
+/// What a run of charges does to a bucket, as one value: `TAT` becomes `max(TAT + units, tat)`.
+///
+/// The default is a run of none. [`TokenBucket::refund`] needs the run since the charge that is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Since {
+    units: u128,
+    /// What a bucket that was full all the time before would have.
+    tat: Tat,
+}
+
+impl Since {
+    /// Adds a charge at the end of the run.
+    pub fn charge(&mut self, bucket: &TokenBucket, now: u64, cost: u64) {
+        bucket.charge(&mut self.tat, now, cost);
+        self.units = self.units.saturating_add(bucket.units(cost));
+    }
+
+    /// This run, and then `later`.
+    #[must_use]
+    pub fn then(self, later: Self) -> Self {
+        let tat = if self == Self::default() {
+            later.tat
+        } else {
+            Tat(self.tat.0.saturating_add(later.units)).max(later.tat)
+        };
+        Self { units: self.units.saturating_add(later.units), tat }
+    }
+}
+
 impl TokenBucket {
     /// The bucket that `quota` describes.
     #[must_use]
@@ -120,7 +149,7 @@ impl TokenBucket {
 
     /// What is missing from a full bucket at `now`, in units.
     #[inline]
-    pub(super) fn deficit(&self, state: Tat, now: u64) -> u128 {
+    pub(crate) fn deficit(&self, state: Tat, now: u64) -> u128 {
         state.0.saturating_sub(product(now, self.rate.get()))
     }
 
@@ -160,6 +189,42 @@ impl TokenBucket {
     /// Whole tokens in a full bucket and `gained` units.
     pub(super) fn full_and(&self, gained: u128) -> u128 {
         div_down(gained, self.token).saturating_add(u128::from(self.burst))
+    }
+
+    /// The wait until `tokens` more than are there can be taken out, rounded up: what calls in a line, one after the
+    /// other, need in total. It may be more than the burst.
+    pub(crate) fn time_for_all(&self, state: Tat, now: u64, tokens: u128) -> Duration {
+        let units = tokens.saturating_mul(u128::from(self.token.get()));
+        self.time_for(self.deficit(state, now).saturating_add(units).saturating_sub(self.capacity))
+    }
+
+    /// Takes `cost` of an earlier charge back, as if it had never been charged.
+    ///
+    /// `since` is what the charges *after* that one do to a bucket. Without it a refund could give back too much: of
+    /// tokens that came in the meantime, those that a full bucket would have lost are not there without the charge
+    /// either. So the state becomes `max(TAT - c·a, since)`, exactly what it would be (the recurrence above is
+    /// `TAT = max` over all calls `j` of `n_j` plus the costs from `j` on; `since` is the part of it after the call).
+    /// A cost above what was charged gives back at most everything before `since`.
+    ///
+    /// ```
+    /// use tidegate_core::algorithm::token_bucket::{Since, TokenBucket};
+    /// use tidegate_core::Step;
+    ///
+    /// // Five at most, one a second. Five are taken at 0, two more at 3 s.
+    /// let second = 1_000_000_000;
+    /// let bucket = TokenBucket::new("1/s burst 5".parse()?);
+    /// let (mut state, mut since) = (bucket.fresh(), Since::default());
+    /// bucket.charge(&mut state, 0, 5);
+    /// bucket.charge(&mut state, 3 * second, 2);
+    /// since.charge(&bucket, 3 * second, 2);
+    ///
+    /// // The first call is cancelled. There are three, not five: the two of 3 s stay taken.
+    /// bucket.refund(&mut state, since, 5);
+    /// assert_eq!(bucket.look(&state, 3 * second, 0).remaining(), 3);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    pub fn refund(&self, state: &mut Tat, since: Since, cost: u64) {
+        state.0 = state.0.saturating_sub(self.units(cost)).max(since.tat.0);
     }
 
     /// Units in a full bucket.
@@ -273,6 +338,25 @@ mod tests {
     }
 
     #[test]
+    fn token_bucket_refund_in_any_order_lets_the_next_call_in_at_once() {
+        // Three are taken at 0 from a bucket for one: they would run at 0, 1 and 2 s. Whichever order they are
+        // cancelled in, one token is there afterwards, as before.
+        let bucket = TokenBucket::new("1/s burst 1".parse().unwrap());
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut state = bucket.fresh();
+            let mut held = [true; 3];
+            (0..3).for_each(|_| bucket.charge(&mut state, 0, 1));
+            for cancelled in order {
+                held[cancelled] = false;
+                let mut since = Since::default();
+                held[cancelled..].iter().filter(|held| **held).for_each(|_| since.charge(&bucket, 0, 1));
+                bucket.refund(&mut state, since, 1);
+            }
+            assert_eq!(state, bucket.fresh(), "{order:?}");
+        }
+    }
+
+    #[test]
     fn the_largest_quotas_carry_over_without_overflow() {
         let largest = "9223372036854775807/ns";
         let slowest = "1 per 30000w burst 1000000000";
@@ -282,6 +366,37 @@ mod tests {
             let carried = new.carry_over(&old, state, u64::MAX);
             let expected = u128::from(old.burst - 1) * u128::from(new.burst) / u128::from(old.burst);
             assert_eq!(u128::from(new.look(&carried, u64::MAX, 0).remaining()), expected);
+        }
+    }
+
+    #[test]
+    fn token_bucket_refund_never_gives_back_what_a_full_bucket_would_have_lost() {
+        let bucket = TokenBucket::new("1/s burst 5".parse().unwrap());
+        let mut state = bucket.fresh();
+        bucket.charge(&mut state, 0, 5);
+        // Ten seconds later the bucket is full again: the refund changes nothing.
+        let mut late = state;
+        bucket.refund(&mut late, Since::default(), 5);
+        assert_eq!(bucket.look(&late, 10_000 * MS, 0).remaining(), 5);
+        // At 3 s two more are taken. Without the first call there would be three left, and so there are.
+        bucket.charge(&mut state, 3000 * MS, 2);
+        let mut since = Since::default();
+        since.charge(&bucket, 3000 * MS, 2);
+        bucket.refund(&mut state, since, 5);
+        assert_eq!(bucket.look(&state, 3000 * MS, 0).remaining(), 3);
+    }
+
+    #[test]
+    fn token_bucket_runs_join() {
+        let bucket = TokenBucket::new("3/s burst 5".parse().unwrap());
+        let run = |calls: &[(u64, u64)]| {
+            let mut run = Since::default();
+            calls.iter().for_each(|&(now, cost)| run.charge(&bucket, now, cost));
+            run
+        };
+        let calls = [(0, 5), (10, 1), (5000 * MS, 2), (5001 * MS, 0), (6000 * MS, 3)];
+        for at in 0..=calls.len() {
+            assert_eq!(run(&calls[..at]).then(run(&calls[at..])), run(&calls), "{at}");
         }
     }
 

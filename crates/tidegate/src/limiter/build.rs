@@ -90,7 +90,7 @@ pub enum LimiterError {
 
 /// A limiter under construction, from [`Limiter::builder`].
 #[derive(Debug)]
-pub struct Builder {
+pub struct LimiterBuilder {
     /// The first is that of every key that has no other.
     tiers: Vec<(Box<str>, Policy)>,
     capacity: Capacity,
@@ -100,7 +100,7 @@ pub struct Builder {
     overrides: Vec<(u64, Box<str>)>,
 }
 
-impl Builder {
+impl LimiterBuilder {
     pub(super) fn new(policy: Policy) -> Self {
         Self {
             tiers: vec![("default".into(), policy)],
