@@ -233,7 +233,7 @@ mod tests {
 
         limiter          at once  worst minute
         fixed-window         100           200
-        sliding-window       100           200
+        sliding-window       100           199
         sliding-log          100           100
         token-bucket          20           119
         ");

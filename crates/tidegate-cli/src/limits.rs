@@ -1,4 +1,4 @@
-//! The limits file: one TOML that every verb reads.
+//! The limits file: several limits at once, in TOML.
 
 use std::fmt;
 use std::fs;

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use tidegate::{Kind, Limiter};
+use tidegate::clock::Clock;
+use tidegate::{Algorithm, Kind, Limiter};
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
@@ -51,10 +52,20 @@ pub(crate) struct Args {
     keys: u64,
 }
 
+/// Windows begin with the seconds, minutes and hours of the wall clock, as in a simulation of a trace. Buckets do not ask
+/// what time it is.
+fn clock(algorithm: &Algorithm) -> Clock {
+    match algorithm.kind() {
+        Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog => Clock::unix(),
+        _ => Clock::new(),
+    }
+}
+
 /// Runs `serve` until a signal stops it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (algorithm, quota) = args.limiter.algorithm()?;
-    let limiter = Limiter::new(algorithm, usize::try_from(args.keys)?);
+    let limiter =
+        Limiter::builder(algorithm).capacity(usize::try_from(args.keys)?).clock(clock(&algorithm)).build()?;
     let label = args.limiter.label(quota);
     let log = if algorithm.kind() == Kind::SlidingLog {
         format!(" and 16 bytes more for each call in the window, at most {} a key", quota.count())

@@ -180,7 +180,8 @@ impl Source {
             Self::Pattern { pattern, .. } => format!("pattern {pattern}"),
             Self::Trace { name, .. } => format!("trace {}", one_line(name)),
         };
-        let mut line = format!("{name}: {} requests", self.arrivals().len());
+        let requests = self.arrivals().len();
+        let mut line = format!("{name}: {requests} request{}", if requests == 1 { "" } else { "s" });
         if let Some(keys) = &self.arrivals().keys {
             line.push_str(&format!(" of {} keys", keys.names.len()));
         }

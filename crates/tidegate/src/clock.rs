@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::gate::Shared;
 
-/// Counts nanoseconds since it was made, or follows a [`ManualClock`].
+/// Counts nanoseconds since it was made, or since the Unix epoch, or follows a [`ManualClock`].
 ///
 /// It reads the processor's time-stamp counter where that is constant (9 ns a reading, where [`std::time::Instant`] takes
 /// 22), and the monotonic clock elsewhere. Setting the wall clock changes nothing. It stands still while the machine is
@@ -25,7 +25,7 @@ pub struct Clock(Source);
 
 #[derive(Clone)]
 enum Source {
-    Counter { clock: quanta::Clock, origin: u64 },
+    Counter { clock: quanta::Clock, origin: u64, at_origin: u64 },
     Manual(ManualClock),
 }
 
@@ -33,9 +33,27 @@ impl Clock {
     /// A clock that starts at 0 now.
     #[must_use]
     pub fn new() -> Self {
+        Self::starting_at(0)
+    }
+
+    /// A clock that counts from the Unix epoch, by what the wall clock says now; when that is set later, this one goes
+    /// on as before. With it, fixed and sliding windows begin with the minutes and hours of the wall clock (UTC).
+    ///
+    /// ```
+    /// use tidegate::clock::Clock;
+    ///
+    /// assert!(Clock::unix().now_ns() > 1_700_000_000_000_000_000);
+    /// ```
+    #[must_use]
+    pub fn unix() -> Self {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self::starting_at(u64::try_from(since_epoch.as_nanos()).unwrap_or(0))
+    }
+
+    fn starting_at(at_origin: u64) -> Self {
         let clock = quanta::Clock::new();
         let origin = clock.raw();
-        Self(Source::Counter { clock, origin })
+        Self(Source::Counter { clock, origin, at_origin })
     }
 
     /// Nanoseconds since the clock was made.
@@ -43,7 +61,9 @@ impl Clock {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         match &self.0 {
-            Source::Counter { clock, origin } => clock.delta_as_nanos(*origin, clock.raw()),
+            Source::Counter { clock, origin, at_origin } => {
+                at_origin + clock.delta_as_nanos(*origin, clock.raw())
+            }
             Source::Manual(clock) => clock.now_ns(),
         }
     }
@@ -79,7 +99,7 @@ impl fmt::Debug for Clock {
 /// at each instant at which something is due in one of its gates, grants it, and wakes whoever waited for it.
 ///
 /// ```
-/// use std::time::Duration;
+/// use std::time::{Duration, SystemTime};
 /// use tidegate::clock::ManualClock;
 /// use tidegate::{Gate, Limiter, Quota};
 ///

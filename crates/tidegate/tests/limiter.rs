@@ -148,8 +148,10 @@ fn a_clock_that_goes_back_creates_nothing_for_a_key_that_was_forgotten() {
 #[test]
 fn the_keyed_limiter_decides_as_the_pure_step_does() {
     for kind in Kind::ALL {
-        // The flat table of token buckets has no room for the time of the last charge: see the next test.
+        // The flat table of token buckets has no room for the time of the last charge: see the next test. Where time goes
+        // back there is one key: with more, one that was as good as new could be forgotten.
         let goes_back = kind != Kind::TokenBucket;
+        let keys = if goes_back { 1 } else { 16 };
         let algorithm = Algorithm::new(kind, "7 per 3s burst 4".parse().unwrap());
         let limiter = Limiter::new(algorithm, 4096);
         let mut states = vec![algorithm.fresh(); 16];
@@ -164,7 +166,7 @@ fn the_keyed_limiter_decides_as_the_pure_step_does() {
             } else {
                 0
             });
-            let (key, cost) = ((draw >> 8) % 16, (draw >> 4) % 6);
+            let (key, cost) = ((draw >> 8) % keys, (draw >> 4) % 6);
             let state = &mut states[usize::try_from(key).unwrap()];
             let (next, expected) = algorithm.step(state.clone(), now, cost);
             *state = next;
@@ -176,10 +178,11 @@ fn the_keyed_limiter_decides_as_the_pure_step_does() {
 
 #[test]
 fn the_flat_table_decides_as_the_one_number_bucket_does_also_when_time_goes_back() {
+    // One key: with more, one whose bucket was full could be forgotten, and be full when the time goes back.
     for quota in ["7 per 3s burst 4", "10/s", "1 per 10s burst 3", "90000/min burst 2"] {
         let bucket = TokenBucket::new(quota.parse().unwrap());
         let limiter = limiter(Kind::TokenBucket, quota, 4096);
-        let mut states = [bucket.fresh(); 16];
+        let mut state = bucket.fresh();
         let mut random = Pcg(7);
         let mut now = 10 * S;
         for _ in 0..20_000 {
@@ -189,11 +192,10 @@ fn the_flat_table_decides_as_the_one_number_bucket_does_also_when_time_goes_back
             } else {
                 0
             });
-            let (key, cost) = ((draw >> 8) % 16, (draw >> 4) % 6);
-            let state = &mut states[usize::try_from(key).unwrap()];
-            let (next, expected) = bucket.step(*state, now, cost);
-            *state = next;
-            assert_eq!(limiter.check_at(&key, cost, now), expected, "{quota} key {key} cost {cost} at {now}");
+            let cost = (draw >> 4) % 6;
+            let expected;
+            (state, expected) = bucket.step(state, now, cost);
+            assert_eq!(limiter.check_at("one", cost, now), expected, "{quota} cost {cost} at {now}");
         }
     }
 }

@@ -6,8 +6,10 @@
 //!
 //! **Promise.** The *estimate* stays at or below `N`, and so does each aligned window. The estimate supposes that
 //! the older window was used evenly. Worst case, when it was not: under `2N` in a window (`N` at the very end of one
-//! window, then `N - 1` more by the end of the next, as the weight falls); in a closed interval of length `t` at most
-//! `N·(ceil(t/W) + 1)`, as for the fixed window. What it gains over the fixed window is that the second `N` comes
+//! window, then `N - 1` more by the end of the next, as the weight falls); in a closed interval of length `t < W` at most
+//! `N + floor(N·(t - 1)/W)`, with `t` in nanoseconds, and in a longer one `N·(ceil(t/W) + 1)`, as for the fixed window
+//! (proof of the first: with `x <= N` in the old window, the calls at offset `e <= t - 1` of the next are at most
+//! `N - x·(W - e)/W`, and `x + N - x·(W - e)/W` is largest for `x = N`). What it gains over the fixed window is that the second `N` comes
 //! slowly, not at once: at the boundary itself nothing more passes.
 //!
 //! **State.** The number of the current window and two counts.
@@ -169,8 +171,15 @@ impl Step for SlidingWindow {
     }
 
     fn bound(&self, span: Duration) -> Option<u128> {
-        let windows = span.as_nanos().div_ceil(u128::from(self.window.get())).saturating_add(1);
-        Some(windows.saturating_mul(u128::from(self.count)))
+        let (span, window) = (span.as_nanos(), u128::from(self.window.get()));
+        let count = u128::from(self.count);
+        Some(if span < window {
+            // Below a window, so the product fits.
+            let slowly = count.saturating_mul(span.saturating_sub(1)).checked_div(window).unwrap_or(0);
+            count.saturating_add(slowly)
+        } else {
+            span.div_ceil(window).saturating_add(1).saturating_mul(count)
+        })
     }
 }
 
