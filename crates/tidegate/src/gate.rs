@@ -1,6 +1,6 @@
 //! The gate: what a caller of a service with a quota holds, so that it calls as fast as the quota lets it.
 //!
-//! A [`Gate`] is one budget, a limit in flight, a bounded waiting line, and the server's word. Calls are granted in
+//! A [`Gate`] is one budget (of one limit, or several that are decided together), a limit in flight, a bounded waiting line, and the server's word. Calls are granted in
 //! order at the exact instant; how the line orders them is told at [`tidegate_core::queue`]. This module adds the
 //! clock, the one timer, and the waking.
 //!
@@ -31,7 +31,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::queue::{Line, Unsuitable};
+use tidegate_core::queue::Line;
 use tidegate_core::{Algorithm, Kind, Quota};
 
 pub use self::call::GateCall;
@@ -40,7 +40,7 @@ use self::clock::{BootClock, Time};
 pub use self::permit::{Permit, Reservation};
 pub use self::refused::Refused;
 use self::shared::Shared;
-pub use tidegate_core::queue::{Drain, Status};
+pub use tidegate_core::queue::{Cost, Drain, Status, Unsuitable};
 
 /// How many calls may wait unless the builder says otherwise. With keys and deadlines that is 0.7 MB at most.
 const MAX_WAITING: usize = 1024;
@@ -99,7 +99,7 @@ impl Gate {
     /// A gate for `quota` where more can be said.
     pub fn builder(quota: Quota) -> Builder {
         Builder {
-            quota,
+            quotas: vec![quota],
             kind: Kind::TokenBucket,
             max_waiting: MAX_WAITING,
             max_in_flight: NonZeroU64::MAX,
@@ -250,6 +250,12 @@ impl Gate {
         self.shared().change(|line, now| line.status(now))
     }
 
+    /// Whole tokens now in the limit with this index, 0 for the first; 0 in one that is not there.
+    #[must_use]
+    pub fn level(&self, limit: usize) -> u64 {
+        self.shared().change(|line, now| line.level(now, limit))
+    }
+
     fn shared(&self) -> &Arc<Shared> {
         &self.life.shared
     }
@@ -265,7 +271,7 @@ impl fmt::Debug for Gate {
 #[must_use = "`build` makes the gate"]
 #[derive(Debug, Clone)]
 pub struct Builder {
-    quota: Quota,
+    quotas: Vec<Quota>,
     kind: Kind,
     max_waiting: usize,
     max_in_flight: NonZeroU64,
@@ -275,7 +281,14 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Another algorithm than the token bucket. Not the leaky bucket, which keeps a queue of its own.
+    /// A further limit: a call waits until all of them allow it, and is charged in each; until then in none.
+    /// [`GateCall::also`] says what it costs there. A gate has 4 limits at most.
+    pub fn also(mut self, quota: Quota) -> Self {
+        self.quotas.push(quota);
+        self
+    }
+
+    /// Another algorithm than the token bucket, for all limits. Not the leaky bucket, which keeps a queue of its own.
     pub fn algorithm(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
@@ -311,9 +324,10 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// For the leaky bucket.
+    /// For the leaky bucket, and for more than 4 limits.
     pub fn build(self) -> Result<Gate, Unsuitable> {
-        let mut line = Line::new(Algorithm::new(self.kind, self.quota), self.max_waiting)?;
+        let limits: Vec<_> = self.quotas.iter().map(|quota| Algorithm::new(self.kind, *quota)).collect();
+        let mut line = Line::with_limits(&limits, self.max_waiting)?;
         line.set_max_in_flight(self.max_in_flight);
         let time = match &self.clock {
             Some(clock) => Time::Manual(clock.clone()),

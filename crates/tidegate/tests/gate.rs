@@ -442,10 +442,35 @@ fn gate_cost_of_zero_is_still_a_check() {
 }
 
 #[test]
+fn gate_waits_for_requests_and_llm_tokens_together() {
+    let (clock, builder) = builder("60/min");
+    let gate = builder.also("600/min burst 1000".parse().unwrap()).build().unwrap();
+    let first = gate.call(1).also(1000).try_reserve().unwrap();
+    let second = gate.clone();
+    let mut second = Task::new(async move { second.call(1).also(300).acquire().await });
+    assert!(second.poll().is_pending());
+    clock.advance(29 * SECOND);
+    // All requests are back, and none is taken by the call that waits for 10 more tokens.
+    assert_eq!((gate.level(0), gate.level(1), second.wakes()), (60, 290, 0));
+    // The first call took 990 and not 1000, so the second starts at once.
+    first.settle_each([1, 990]);
+    assert!(second.granted().is_some());
+    assert_eq!((gate.level(0), gate.level(1)), (59, 0));
+    for (call, limit) in [(gate.call(1).also(1001), 1), (gate.call(0).also(0).also(1), 2)] {
+        assert!(
+            matches!(call.try_acquire().unwrap_err(), Refused::Never { limit: named, .. } if named == limit)
+        );
+    }
+    let call = gate.call(0).also(0).also(0).also(0).also(7);
+    assert_eq!(call.try_acquire().unwrap_err(), Refused::Never { limit: 4, cost: 7, capacity: 0 });
+}
+
+#[test]
 fn gate_error_texts() {
     let seconds = Duration::from_secs;
     let texts = [
-        Refused::Never { cost: 9, capacity: 5 },
+        Refused::Never { limit: 0, cost: 9, capacity: 5 },
+        Refused::Never { limit: 1, cost: 9, capacity: 5 },
         Refused::QueueFull { max_waiting: 100, wait: Duration::from_millis(1500) },
         Refused::Deadline { max_wait: seconds(3), wait: seconds(5) },
         Refused::Deadline { max_wait: seconds(3), wait: seconds(3) },
@@ -456,6 +481,11 @@ fn gate_error_texts() {
     let expected = [
         (
             "cost 9 exceeds the capacity 5 of the gate, so it can never be granted; raise the burst or lower the cost",
+            None,
+            false,
+        ),
+        (
+            "cost 9 exceeds the capacity 5 of the gate's further limit 1, so it can never be granted; raise the burst or lower the cost",
             None,
             false,
         ),
