@@ -93,9 +93,9 @@ pub enum Event {
 
 /// Why a call is not granted.
 ///
-/// A `wait` is the least that the call would have had to wait if those ahead of it stay. For one token bucket, one key
-/// and no limit in flight it is the wait itself (to a nanosecond, if a call costs a whole burst); otherwise it may be
-/// longer, and it is 0 if only a place in flight is missing.
+/// A `wait` is the least that the call would have had to wait if those ahead of it stay, and 0 if only a place in flight
+/// is missing. For one token bucket, one key and no limit in flight it is the wait itself, less at most a nanosecond for
+/// each call ahead that costs a whole burst (a full bucket loses what comes in the rest of its last nanosecond).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -414,6 +414,12 @@ impl Line {
     #[must_use]
     pub fn level(&self, now: u64, limit: usize) -> u64 {
         self.limits.level(limit, now.max(self.latest))
+    }
+
+    /// Whether nobody waits and nobody is in flight.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.order.len() == 0 && self.in_flight.running() == 0
     }
 
     /// How the line stands at `now`.

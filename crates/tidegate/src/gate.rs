@@ -26,6 +26,7 @@ mod sync;
 mod timer;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::hash::RandomState;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -238,10 +239,39 @@ impl Gate {
         self.shared().change(|line, _| line.set_max_in_flight(max));
     }
 
-    /// Takes no new calls from now on; those that wait are served or refused. [`Self::status`] tells when none is
+    /// Takes no new calls from now on; those that wait are served or refused. [`Self::drained`] waits until none is
     /// left.
+    ///
+    /// ```
+    /// use tidegate::Gate;
+    /// use tidegate::gate::Drain;
+    ///
+    /// let gate = Gate::new("10/s".parse()?);
+    /// let permit = gate.acquire_blocking(1)?;
+    /// gate.drain(Drain::Serve);
+    /// assert!(gate.try_acquire(1).is_err());
+    /// std::thread::spawn(move || drop(permit));
+    /// gate.drained_blocking();
+    /// assert_eq!(gate.status().in_flight, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn drain(&self, drain: Drain) {
         self.shared().change(|line, _| line.drain(drain));
+    }
+
+    /// Waits until nobody waits and nobody is in flight. Without [`Self::drain`], new calls may come meanwhile and
+    /// after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing, so it can be dropped and asked again.
+    pub async fn drained(&self) {
+        poll_fn(|context| self.shared().poll_idle(context.waker())).await;
+    }
+
+    /// As [`Self::drained`], and blocks the thread.
+    pub fn drained_blocking(&self) {
+        call::block_on(self.drained());
     }
 
     /// How the gate stands.

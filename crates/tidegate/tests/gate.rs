@@ -280,13 +280,22 @@ fn gate_keys_in_turn_and_priorities_first() {
 #[test]
 fn gate_drains() {
     let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
+    let first = gate.try_acquire(1).unwrap();
     let (mut served, mut refused) = (joined(&gate, 1), joined(&gate, 1));
     gate.drain(Drain::Serve);
     assert_eq!(gate.try_acquire(1).unwrap_err(), Refused::Draining);
     clock.advance(SECOND);
     assert!(served.granted().is_some());
+    let all = gate.clone();
+    let mut drained = Box::pin(async move { all.drained().await });
+    assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     gate.drain(Drain::Refuse);
+    assert!(
+        drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+        "the first still runs"
+    );
+    drop(first);
+    assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     assert_eq!(refused.poll().map(Result::unwrap_err), Poll::Ready(Refused::Draining));
 }
 
