@@ -27,6 +27,8 @@
 //! looks at each entry of the log that is younger.)
 
 mod budget;
+mod cost;
+mod limits;
 mod order;
 mod runs;
 
@@ -34,15 +36,17 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use self::budget::Budget;
+use self::cost::Sum;
+pub use self::cost::{Cost, MAX_LIMITS};
+use self::limits::Limits;
 use self::order::Order;
-use crate::{Algorithm, Decision, InFlight, Kind};
+use crate::{Algorithm, InFlight, Kind};
 
 /// A call that wants to be granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Call {
-    /// The tokens it takes. 0 is decided and waits in turn like any other, and takes none.
-    pub cost: u64,
+    /// The tokens it takes from each limit. 0 is decided and waits in turn like any other, and takes none.
+    pub cost: Cost,
     /// Whose call it is: keys are served in turn. A caller with other keys numbers them.
     pub key: u64,
     /// Higher ones first, strictly.
@@ -89,17 +93,19 @@ pub enum Event {
 
 /// Why a call is not granted.
 ///
-/// A `wait` is the least that the call would have had to wait if those ahead of it stay. For a token bucket, one key
-/// and no limit in flight it is the wait itself (to a nanosecond, if a call costs a whole burst); otherwise it may be
-/// longer, and it is 0 if only a place in flight is missing.
+/// A `wait` is the least that the call would have had to wait if those ahead of it stay, and 0 if only a place in flight
+/// is missing. For one token bucket, one key and no limit in flight it is the wait itself, less at most a nanosecond for
+/// each call ahead that costs a whole burst (a full bucket loses what comes in the rest of its last nanosecond).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The cost is above the capacity: no wait can help.
     Never {
+        /// The index of the limit.
+        limit: usize,
         /// The cost that was asked for.
         cost: u64,
-        /// The largest cost that can ever be granted.
+        /// The largest cost that can ever be granted; 0 for a limit that is not there.
         capacity: u64,
     },
     /// As many calls wait as may.
@@ -131,7 +137,7 @@ pub enum Drain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whole tokens there now, rounded down.
+    /// Whole tokens there now in the first limit, rounded down.
     pub level: u64,
     /// How many calls wait.
     pub waiting: usize,
@@ -145,26 +151,39 @@ pub struct Status {
     pub draining: bool,
 }
 
-/// An algorithm that a line cannot use.
+/// Limits that a line cannot use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unsuitable {
-    /// Which.
-    pub kind: Kind,
+#[non_exhaustive]
+pub enum Unsuitable {
+    /// An algorithm grants ahead of time, and so keeps a queue of its own.
+    OwnQueue {
+        /// Which.
+        kind: Kind,
+    },
+    /// There is no limit, or there are more than [`MAX_LIMITS`].
+    Count {
+        /// How many.
+        limits: usize,
+    },
 }
 
 impl fmt::Display for Unsuitable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the algorithm `{}` has a queue of its own and cannot be waited for in a line; use `token-bucket`",
-            self.kind
-        )
+        match self {
+            Self::OwnQueue { kind } => write!(
+                f,
+                "the algorithm `{kind}` has a queue of its own and cannot be waited for in a line; use `token-bucket`",
+            ),
+            Self::Count { limits } => {
+                write!(f, "a waiting line has 1 to {MAX_LIMITS} limits, not {limits}; join some into one")
+            }
+        }
     }
 }
 
 impl core::error::Error for Unsuitable {}
 
-/// A bounded line of calls that wait for one limiter and a place in flight.
+/// A bounded line of calls that wait for a limiter, or several, and a place in flight.
 ///
 /// `now` is in nanoseconds since an origin of the caller's choice. Going back, it counts as the latest time seen.
 ///
@@ -178,11 +197,11 @@ impl core::error::Error for Unsuitable {}
 ///
 /// let bucket = Algorithm::new(Kind::TokenBucket, "10/s burst 10".parse()?);
 /// let mut line = Line::new(bucket, 100)?;
-/// let Joined::Granted(first) = line.join(0, Call { cost: 5, ..Call::default() }) else { panic!() };
+/// let Joined::Granted(first) = line.join(0, Call { cost: 5.into(), ..Call::default() }) else { panic!() };
 ///
 /// // Five are left. A call for six waits 0.1 s, and no call passes it meanwhile.
-/// let Joined::Waiting(second) = line.join(0, Call { cost: 6, ..Call::default() }) else { panic!() };
-/// let hasty = Call { cost: 1, deadline: Some(0), ..Call::default() };
+/// let Joined::Waiting(second) = line.join(0, Call { cost: 6.into(), ..Call::default() }) else { panic!() };
+/// let hasty = Call { cost: 1.into(), deadline: Some(0), ..Call::default() };
 /// let wait = Duration::from_millis(200);
 /// assert_eq!(line.join(0, hasty), Joined::Refused(Refusal::Deadline { wait }));
 ///
@@ -198,7 +217,7 @@ impl core::error::Error for Unsuitable {}
 /// ```
 #[derive(Debug, Clone)]
 pub struct Line {
-    budget: Budget,
+    limits: Limits,
     order: Order,
     in_flight: InFlight,
     max_waiting: usize,
@@ -218,11 +237,33 @@ impl Line {
     ///
     /// The leaky bucket grants ahead of time and so keeps a queue of its own; a line cannot take it.
     pub fn new(algorithm: Algorithm, max_waiting: usize) -> Result<Self, Unsuitable> {
-        if algorithm.kind() == Kind::LeakyBucket {
-            return Err(Unsuitable { kind: Kind::LeakyBucket });
-        }
+        Self::with_limits(&[algorithm], max_waiting)
+    }
+
+    /// A line whose calls wait for several limits at once, such as requests and bytes: a call is granted when all of
+    /// them allow it, and then charged in each.
+    ///
+    /// ```
+    /// use tidegate_core::queue::{Call, Joined, Line};
+    /// use tidegate_core::{Algorithm, Kind};
+    ///
+    /// let limit = |quota: &str| Algorithm::new(Kind::TokenBucket, quota.parse().unwrap());
+    /// let mut line = Line::with_limits(&[limit("2/s"), limit("1000/s")], 10)?;
+    /// let call = Call { cost: [1, 900].into(), ..Call::default() };
+    /// assert!(matches!(line.join(0, call), Joined::Granted(_)));
+    /// // A request is left, but 800 bytes are missing: 0.8 s. Nothing is charged until then.
+    /// assert!(matches!(line.join(0, call), Joined::Waiting(_)));
+    /// assert_eq!(line.next_event(0), Some(800_000_000));
+    /// assert_eq!((line.level(0, 0), line.level(0, 1)), (1, 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`]; and for no limit or more than [`MAX_LIMITS`].
+    pub fn with_limits(algorithms: &[Algorithm], max_waiting: usize) -> Result<Self, Unsuitable> {
         Ok(Self {
-            budget: Budget::new(algorithm),
+            limits: Limits::new(algorithms)?,
             order: Order::default(),
             in_flight: InFlight::new(NonZeroU64::MAX),
             max_waiting,
@@ -242,8 +283,8 @@ impl Line {
         if self.draining {
             return Joined::Refused(Refusal::Draining);
         }
-        if let Decision::Never { capacity } = self.budget.look(now, call.cost) {
-            return Joined::Refused(Refusal::Never { cost: call.cost, capacity });
+        if let Some(refusal) = self.limits.never(now, call.cost) {
+            return Joined::Refused(refusal);
         }
         let in_time = call.deadline.is_none_or(|deadline| now <= deadline);
         if in_time && !self.order.any_before(call.priority) && self.can_grant(now, call.cost) {
@@ -305,10 +346,8 @@ impl Line {
             return Some(now);
         }
         let open = now.max(self.closed_until);
-        let grant = self.in_flight.has_place().then(|| match self.budget.look(open, cost) {
-            Decision::Rejected { retry_after, .. } => open.saturating_add(nanoseconds(retry_after)),
-            Decision::Allowed { .. } | Decision::Never { .. } => open,
-        });
+        let all_allow = || open.saturating_add(nanoseconds(self.limits.retry_after(open, cost)));
+        let grant = self.in_flight.has_place().then(all_allow);
         let deadline =
             self.order.first_deadline().map(|(deadline, _)| if deadline < open { now } else { deadline });
         match (grant, deadline) {
@@ -324,7 +363,7 @@ impl Line {
 
     /// Ends a granted call: its place is free again, its cost stays charged. `false` if it had ended before.
     pub fn release(&mut self, receipt: Receipt) -> bool {
-        let ended = self.budget.close(receipt.number);
+        let ended = self.limits.close(receipt.number);
         if ended {
             self.in_flight.leave();
         }
@@ -334,7 +373,7 @@ impl Line {
     /// Undoes a grant: its place is free again, and its tokens are back as if it had not been made. `false` if it had
     /// ended before.
     pub fn cancel_granted(&mut self, now: u64, receipt: Receipt) -> bool {
-        self.settle(now, receipt, 0)
+        self.settle(now, receipt, Cost::default())
     }
 
     /// Ends a granted call whose true cost is known now: its place is free again, and `actual` is what it took.
@@ -342,9 +381,9 @@ impl Line {
     ///
     /// Less than was reserved: the rest is back as if it had not been charged. More: the difference is charged now,
     /// and if it is not there, nothing is granted until the refill has paid it.
-    pub fn settle(&mut self, now: u64, receipt: Receipt, actual: u64) -> bool {
+    pub fn settle(&mut self, now: u64, receipt: Receipt, actual: Cost) -> bool {
         let now = self.tick(now);
-        let ended = self.budget.settle(now, receipt.number, actual);
+        let ended = self.limits.settle(now, receipt.number, actual);
         if ended {
             self.in_flight.leave();
         }
@@ -371,12 +410,24 @@ impl Line {
         }
     }
 
+    /// Whole tokens at `now` in the limit with this index, rounded down; 0 if there is no such limit.
+    #[must_use]
+    pub fn level(&self, now: u64, limit: usize) -> u64 {
+        self.limits.level(limit, now.max(self.latest))
+    }
+
+    /// Whether nobody waits and nobody is in flight.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.order.len() == 0 && self.in_flight.running() == 0
+    }
+
     /// How the line stands at `now`.
     #[must_use]
     pub fn status(&self, now: u64) -> Status {
         let now = now.max(self.latest);
         Status {
-            level: self.budget.look(now, 0).remaining(),
+            level: self.limits.level(0, now),
             waiting: self.order.len(),
             in_flight: self.in_flight.running(),
             max_in_flight: self.in_flight.max(),
@@ -396,14 +447,14 @@ impl Line {
     }
 
     /// Whether all that a call at the head needs is there.
-    fn can_grant(&self, now: u64, cost: u64) -> bool {
-        now >= self.closed_until && self.in_flight.has_place() && self.budget.look(now, cost).is_allowed()
+    fn can_grant(&self, now: u64, cost: Cost) -> bool {
+        now >= self.closed_until && self.in_flight.has_place() && self.limits.allow(now, cost)
     }
 
-    fn grant(&mut self, now: u64, cost: u64) -> Receipt {
+    fn grant(&mut self, now: u64, cost: Cost) -> Receipt {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        self.budget.charge(now, number, cost);
+        self.limits.charge(now, number, cost);
         let entered = self.in_flight.try_enter();
         debug_assert!(entered, "a call is granted only when there is a place");
         Receipt { number }
@@ -413,7 +464,7 @@ impl Line {
         let cost = self.order.cost(ticket);
         self.order.remove(ticket);
         let open = now.max(self.closed_until);
-        let wait = self.budget.wait_at_least(open, 0, cost);
+        let wait = self.limits.wait_at_least(open, &Sum::default(), cost);
         let closed = Duration::from_nanos(open.saturating_sub(now));
         Event::Refused(ticket, Refusal::Deadline { wait: closed.saturating_add(wait) })
     }
@@ -423,7 +474,7 @@ impl Line {
         let open = now.max(self.closed_until);
         let ahead = self.order.cost_ahead(call.priority, call.key);
         let closed = Duration::from_nanos(open.saturating_sub(now));
-        closed.saturating_add(self.budget.wait_at_least(open, ahead, call.cost))
+        closed.saturating_add(self.limits.wait_at_least(open, &ahead, call.cost))
     }
 }
 

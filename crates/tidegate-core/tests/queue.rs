@@ -19,7 +19,7 @@ fn bucket(quota: &str) -> Line {
 }
 
 fn cost(cost: u64) -> Call {
-    Call { cost, ..Call::default() }
+    Call { cost: cost.into(), ..Call::default() }
 }
 
 fn granted(joined: Joined) -> Receipt {
@@ -177,7 +177,7 @@ fn queue_full_in_flight_uses_up_no_tokens() {
 #[test]
 fn queue_says_never_and_full_at_once() {
     let mut line = Line::new(Algorithm::new(Kind::TokenBucket, "1/s burst 5".parse().unwrap()), 1).unwrap();
-    assert_eq!(refused(line.join(0, cost(6))), Refusal::Never { cost: 6, capacity: 5 });
+    assert_eq!(refused(line.join(0, cost(6))), Refusal::Never { limit: 0, cost: 6, capacity: 5 });
     let _ = granted(line.join(0, cost(5)));
     let _ = waiting(line.join(0, cost(2)));
     let wait = Duration::from_secs(5);
@@ -285,14 +285,14 @@ fn queue_settles_estimates() {
     let mut line = bucket("10/s burst 1000");
     let reserved = granted(line.join(0, cost(1000)));
     assert_eq!(line.status(0).level, 0);
-    assert!(line.settle(0, reserved, 300));
-    assert!(!line.settle(0, reserved, 0), "once");
+    assert!(line.settle(0, reserved, 300.into()));
+    assert!(!line.settle(0, reserved, 0.into()), "once");
     assert_eq!(line.status(0).level, 700);
 
     // 1000 reserved, 1500 used: nothing is granted until the refill has paid the 500.
     let mut line = bucket("10/s burst 1000");
     let reserved = granted(line.join(0, cost(1000)));
-    assert!(line.settle(S, reserved, 1500));
+    assert!(line.settle(S, reserved, 1500.into()));
     let ticket = waiting(line.join(S, cost(0)));
     let after = waiting(line.join(S, cost(1)));
     // 10 came in the first second, 490 are missing.
@@ -372,6 +372,38 @@ fn queue_time_going_back_creates_nothing() {
     assert_eq!(line.next_event(0), Some(11 * S));
     assert_eq!(line.poll(11 * S - 1), None);
     assert!(matches!(line.poll(11 * S), Some(Event::Granted(got, _)) if got == ticket));
+}
+
+#[test]
+fn queue_waits_for_all_limits_and_charges_all_or_none() {
+    // Ten requests a second, and 100 tokens a second with 1000 at most.
+    let limits = ["10/s burst 10", "100/s burst 1000"];
+    let limits = limits.map(|quota| Algorithm::new(Kind::TokenBucket, quota.parse().unwrap()));
+    let mut line = Line::with_limits(&limits, 10).unwrap();
+    let call = |cost: [u64; 2]| Call { cost: cost.into(), ..Call::default() };
+    let reserved = granted(line.join(0, call([1, 1000])));
+    let waits = waiting(line.join(0, call([1, 300])));
+    let last = waiting(line.join(0, call([10, 0])));
+    // While the second limit is waited for, nothing is taken from the first.
+    assert_eq!((line.level(0, 0), line.level(0, 1), line.level(0, 2)), (9, 0, 0));
+    assert_eq!(line.next_event(0), Some(3 * S));
+    // The first call took 800 and not 1000: in 1 s there is enough.
+    assert!(line.settle(0, reserved, [1, 800].into()));
+    let events = run(&mut line, 0, 100 * S);
+    assert_eq!(grant_times(&events), [(S, waits), (S + 100 * MS, last)]);
+    // What can never be names its limit.
+    let never = Refusal::Never { limit: 1, cost: 1001, capacity: 1000 };
+    assert_eq!(refused(line.join(2 * S, call([1, 1001]))), never);
+    let not_there = Call { cost: [1, 1, 1].into(), ..Call::default() };
+    assert_eq!(refused(line.join(2 * S, not_there)), Refusal::Never { limit: 2, cost: 1, capacity: 0 });
+}
+
+#[test]
+fn queue_has_one_to_four_limits() {
+    assert_eq!(
+        Line::with_limits(&[], 10).unwrap_err().to_string(),
+        "a waiting line has 1 to 4 limits, not 0; join some into one",
+    );
 }
 
 #[test]

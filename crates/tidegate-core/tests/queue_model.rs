@@ -10,19 +10,19 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::queue::{Call, Drain, Event, Joined, Line, Receipt, Refusal, Ticket};
+use tidegate_core::queue::{Call, Cost, Drain, Event, Joined, Line, Receipt, Refusal, Ticket};
 use tidegate_core::{Algorithm, Decision, Kind, Quota, Step};
 
 /// What can happen to a line. Numbers choose among what is there.
 #[derive(Debug, Clone, Copy)]
 enum Op {
     Advance(u64),
-    /// Cost, key, priority, and how long it may wait.
-    Join(u64, u64, u8, Option<u64>),
+    /// Costs, key, priority, and how long it may wait.
+    Join([u64; 2], u64, u8, Option<u64>),
     Cancel(usize),
     Release(usize),
     CancelGranted(usize),
-    Settle(usize, u64),
+    Settle(usize, [u64; 2]),
     Close(u64),
     MaxInFlight(u64),
 }
@@ -30,7 +30,7 @@ enum Op {
 #[derive(Debug, Clone, Copy)]
 struct Charged {
     at: u64,
-    cost: u64,
+    cost: [u64; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ struct Waiter {
 }
 
 struct World {
-    algorithm: Algorithm,
+    limits: Vec<Algorithm>,
     line: Line,
     now: u64,
     history: Vec<Charged>,
@@ -58,11 +58,10 @@ struct World {
 }
 
 impl World {
-    fn new(kind: Kind, quota: Quota) -> Self {
-        let algorithm = Algorithm::new(kind, quota);
+    fn new(limits: Vec<Algorithm>) -> Self {
         Self {
-            algorithm,
-            line: Line::new(algorithm, 5).unwrap(),
+            line: Line::with_limits(&limits, 5).unwrap(),
+            limits,
             now: 0,
             history: Vec::new(),
             held: Vec::new(),
@@ -75,18 +74,22 @@ impl World {
         }
     }
 
-    fn look(&self, now: u64, cost: u64) -> Decision {
-        let mut state = self.algorithm.fresh();
-        for charged in self.history.iter().filter(|charged| charged.cost > 0) {
-            self.algorithm.charge(&mut state, charged.at, charged.cost);
-        }
-        self.algorithm.look(&state, now, cost)
+    /// The decision of each limit.
+    fn looks(&self, now: u64, cost: [u64; 2]) -> Vec<Decision> {
+        let replay = |(limit, algorithm): (usize, &Algorithm)| {
+            let mut state = algorithm.fresh();
+            for charged in self.history.iter().filter(|charged| charged.cost[limit] > 0) {
+                algorithm.charge(&mut state, charged.at, charged.cost[limit]);
+            }
+            algorithm.look(&state, now, cost[limit])
+        };
+        self.limits.iter().enumerate().map(replay).collect()
     }
 
-    fn can_grant(&self, cost: u64) -> bool {
+    fn can_grant(&self, cost: [u64; 2]) -> bool {
         self.now >= self.closed_until
             && (self.held.len() as u64) < self.max_in_flight
-            && self.look(self.now, cost).is_allowed()
+            && self.looks(self.now, cost).iter().all(Decision::is_allowed)
     }
 
     fn head(&self) -> Option<Waiter> {
@@ -108,14 +111,14 @@ impl World {
         }
     }
 
-    fn grant(&mut self, receipt: Receipt, cost: u64) {
+    fn grant(&mut self, receipt: Receipt, cost: [u64; 2]) {
         self.held.push((receipt, self.history.len()));
         self.history.push(Charged { at: self.now, cost });
     }
 
-    fn join(&mut self, cost: u64, key: u64, priority: u8, within: Option<u64>) {
+    fn join(&mut self, cost: [u64; 2], key: u64, priority: u8, within: Option<u64>) {
         let deadline = within.map(|within| self.now + within);
-        let call = Call { cost, key, priority, deadline };
+        let call = Call { cost: self.used(cost), key, priority, deadline };
         let free = self.waiting.iter().all(|waiter| waiter.call.priority < priority) && self.can_grant(cost);
         match self.line.join(self.now, call) {
             Joined::Granted(receipt) => {
@@ -131,8 +134,8 @@ impl World {
                 }
                 self.waiting.push(Waiter { ticket, call });
             }
-            Joined::Refused(Refusal::Never { capacity, .. }) => {
-                assert_eq!(self.look(self.now, cost), Decision::Never { capacity });
+            Joined::Refused(Refusal::Never { limit, capacity, .. }) => {
+                assert_eq!(self.looks(self.now, cost)[limit], Decision::Never { capacity });
             }
             Joined::Refused(Refusal::QueueFull { .. }) => assert!(!free && self.waiting.len() == 5),
             Joined::Refused(Refusal::Deadline { wait }) => {
@@ -165,7 +168,10 @@ impl World {
         };
         let (wait, slack) = (wait.as_nanos(), calls.len() as u64);
         assert!(wait <= u128::from(real), "{wait} named, {real} real");
-        if self.algorithm.kind() == Kind::TokenBucket && calls.iter().all(|other| other.key == call.key) {
+        if self.limits.len() == 1
+            && self.limits[0].kind() == Kind::TokenBucket
+            && calls.iter().all(|other| other.key == call.key)
+        {
             let higher = calls.iter().any(|other| other.priority != call.priority);
             assert!(higher || wait + u128::from(slack) >= u128::from(real), "{wait} named, {real} real");
         }
@@ -183,7 +189,7 @@ impl World {
                 self.counts[2] += 1;
             }
             Op::Release(which) => self.end(which, None),
-            Op::CancelGranted(which) => self.end(which, Some(0)),
+            Op::CancelGranted(which) => self.end(which, Some([0; 2])),
             Op::Settle(which, actual) => self.end(which, Some(actual)),
             Op::Close(by) => {
                 self.closed_until = self.closed_until.max(self.now + by);
@@ -198,7 +204,7 @@ impl World {
         self.poll();
     }
 
-    fn end(&mut self, which: usize, actual: Option<u64>) {
+    fn end(&mut self, which: usize, actual: Option<[u64; 2]>) {
         if self.held.is_empty() {
             return;
         }
@@ -208,14 +214,23 @@ impl World {
             assert!(!self.line.release(receipt));
             return;
         };
-        assert!(self.line.settle(self.now, receipt, actual));
+        assert!(self.line.settle(self.now, receipt, self.used(actual)));
         assert!(!self.line.cancel_granted(self.now, receipt));
         let reserved = self.history[place].cost;
-        if actual > reserved {
-            self.debts.push(self.history.len());
-            self.history.push(Charged { at: self.now, cost: actual - reserved });
+        self.debts.push(self.history.len());
+        self.history.push(Charged {
+            at: self.now,
+            cost: [0, 1].map(|limit| actual[limit].saturating_sub(reserved[limit])),
+        });
+        self.history[place].cost = [0, 1].map(|limit| actual[limit].min(reserved[limit]));
+    }
+
+    /// The costs of the limits that there are.
+    fn used(&self, cost: [u64; 2]) -> Cost {
+        match self.limits.len() {
+            1 => cost[0].into(),
+            _ => cost.into(),
         }
-        self.history[place].cost = reserved.min(actual);
     }
 
     /// Time passes; the driver comes at every instant that the line names.
@@ -240,10 +255,10 @@ impl World {
             match event {
                 Event::Granted(_, receipt) => {
                     assert_eq!(self.head().unwrap().ticket, ticket, "out of turn");
-                    assert!(self.can_grant(waiter.call.cost), "before its time");
+                    assert!(self.can_grant(costs(waiter)), "before its time");
                     assert!(waiter.call.deadline.is_none_or(|deadline| self.now <= deadline), "too late");
                     self.remove(waiter, true);
-                    self.grant(receipt, waiter.call.cost);
+                    self.grant(receipt, costs(waiter));
                     self.counts[1] += 1;
                 }
                 Event::Refused(_, Refusal::Deadline { .. }) => {
@@ -255,9 +270,11 @@ impl World {
                 Event::Refused(_, other) => panic!("{other:?}"),
             }
         }
-        assert!(!self.head().is_some_and(|head| self.can_grant(head.call.cost)), "the head could go");
+        assert!(!self.head().is_some_and(|head| self.can_grant(costs(head))), "the head could go");
         let status = self.line.status(self.now);
-        assert_eq!(status.level, self.look(self.now, 0).remaining());
+        for (limit, look) in self.looks(self.now, [0; 2]).iter().enumerate() {
+            assert_eq!(self.line.level(self.now, limit), look.remaining());
+        }
         assert_eq!(status.waiting, self.waiting.len());
         assert_eq!(status.in_flight, self.held.len() as u64);
         events
@@ -287,38 +304,48 @@ impl World {
     fn check_bound(&self) {
         let grants = self.history.iter().enumerate().filter(|(place, _)| !self.debts.contains(place));
         let grants = grants.map(|(_, charged)| *charged).collect::<Vec<_>>();
-        for (first, start) in grants.iter().enumerate() {
-            let mut sum = 0;
-            for end in &grants[first..] {
-                sum += u128::from(end.cost);
-                let bound = self.algorithm.bound(Duration::from_nanos(end.at - start.at)).unwrap();
-                assert!(sum <= bound, "{sum} in {start:?}..{end:?}, at most {bound}");
+        for (limit, algorithm) in self.limits.iter().enumerate() {
+            for (first, start) in grants.iter().enumerate() {
+                let mut sum = 0;
+                for end in &grants[first..] {
+                    sum += u128::from(end.cost[limit]);
+                    let bound = algorithm.bound(Duration::from_nanos(end.at - start.at)).unwrap();
+                    assert!(sum <= bound, "{sum} in {start:?}..{end:?}, at most {bound}");
+                }
             }
         }
     }
+}
+
+fn costs(waiter: Waiter) -> [u64; 2] {
+    [0, 1].map(|limit| waiter.call.cost.of(limit))
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let within = prop_oneof![2 => Just(None), 1 => (0u64..40).prop_map(Some)];
     prop_oneof![
         4 => (0u64..20).prop_map(Op::Advance),
-        6 => (0u64..7, 0u64..3, 0u8..2, within).prop_map(|(c, k, p, w)| Op::Join(c, k, p, w)),
+        6 => ([0u64..7, 0u64..4], 0u64..3, 0u8..2, within).prop_map(|(c, k, p, w)| Op::Join(c, k, p, w)),
         1 => any::<usize>().prop_map(Op::Cancel),
         2 => any::<usize>().prop_map(Op::Release),
         2 => any::<usize>().prop_map(Op::CancelGranted),
-        2 => (any::<usize>(), 0u64..10).prop_map(|(which, actual)| Op::Settle(which, actual)),
+        2 => (any::<usize>(), [0u64..10, 0u64..6]).prop_map(|(which, actual)| Op::Settle(which, actual)),
         1 => (0u64..30).prop_map(Op::Close),
         1 => (1u64..4).prop_map(Op::MaxInFlight),
     ]
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![
+fn limit() -> impl Strategy<Value = Algorithm> {
+    let kind = prop_oneof![
         3 => Just(Kind::TokenBucket),
         1 => Just(Kind::FixedWindow),
         1 => Just(Kind::SlidingWindow),
         1 => Just(Kind::SlidingLog),
-    ]
+    ];
+    (kind, 1u64..5, 1u64..13, 1u64..7).prop_map(|(kind, count, per, burst)| {
+        let quota = Quota::new(count, Duration::from_nanos(per)).unwrap().with_burst(burst).unwrap();
+        Algorithm::new(kind, quota)
+    })
 }
 
 proptest! {
@@ -326,10 +353,9 @@ proptest! {
 
     #[test]
     fn queue_agrees_with_a_history_that_is_replayed(
-        kind in kind(), count in 1u64..5, per in 1u64..13, burst in 1u64..7, ops in prop::collection::vec(op(), 1..100),
+        limits in prop::collection::vec(limit(), 1..3), ops in prop::collection::vec(op(), 1..100),
     ) {
-        let quota = Quota::new(count, Duration::from_nanos(per)).unwrap().with_burst(burst).unwrap();
-        let mut world = World::new(kind, quota);
+        let mut world = World::new(limits);
         ops.into_iter().for_each(|op| world.apply(op));
         world.finish();
     }
@@ -340,20 +366,20 @@ fn queue_agrees_with_the_model_on_every_small_world() {
     const OPS: [Op; 9] = [
         Op::Advance(1),
         Op::Advance(4),
-        Op::Join(1, 0, 0, None),
-        Op::Join(2, 1, 0, None),
-        Op::Join(2, 0, 1, Some(3)),
+        Op::Join([1, 0], 0, 0, None),
+        Op::Join([2, 0], 1, 0, None),
+        Op::Join([2, 0], 0, 1, Some(3)),
         Op::Cancel(0),
         Op::CancelGranted(0),
-        Op::Settle(1, 1),
+        Op::Settle(1, [1, 0]),
         Op::Release(0),
     ];
     const LENGTH: u32 = 5;
     let quota: Quota = "1 per 2ns burst 2".parse().unwrap();
     for number in 0..OPS.len().pow(LENGTH) {
-        let mut world = World::new(Kind::TokenBucket, quota);
+        let mut world = World::new(vec![Algorithm::new(Kind::TokenBucket, quota)]);
         // Start from an empty bucket, so that the five steps are not spent on that.
-        world.apply(Op::Join(2, 0, 0, None));
+        world.apply(Op::Join([2, 0], 0, 0, None));
         let mut rest = number;
         for _ in 0..LENGTH {
             world.apply(OPS[rest % OPS.len()]);

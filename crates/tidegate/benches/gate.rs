@@ -59,7 +59,7 @@ fn line(waiting: usize, key: impl Fn(u64) -> u64) -> Duration {
     let mut calls = 0;
     let mut join = |line: &mut Line, now| {
         calls += 1;
-        line.join(now, Call { cost: 1, key: key(calls), ..Call::default() })
+        line.join(now, Call { cost: 1.into(), key: key(calls), ..Call::default() })
     };
     let Joined::Granted(first) = join(&mut line, 0) else { unreachable!("it is free") };
     line.release(first);

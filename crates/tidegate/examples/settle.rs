@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Gate::builder("600/min burst 1000".parse()?).clock(&clock).build()?;
 
     let reservation = gate.reserve_blocking(1000)?;
-    println!("reserved {}, left {}", reservation.estimate(), gate.status().level);
+    println!("reserved {}, left {}", reservation.estimate().of(0), gate.status().level);
     reservation.settle(300);
     println!("used 300, left {}", gate.status().level);
 

@@ -1,6 +1,6 @@
 //! The gate: what a caller of a service with a quota holds, so that it calls as fast as the quota lets it.
 //!
-//! A [`Gate`] is one budget, a limit in flight, a bounded waiting line, and the server's word. Calls are granted in
+//! A [`Gate`] is one budget (of one limit, or several that are decided together), a limit in flight, a bounded waiting line, and the server's word. Calls are granted in
 //! order at the exact instant; how the line orders them is told at [`tidegate_core::queue`]. This module adds the
 //! clock, the one timer, and the waking.
 //!
@@ -26,12 +26,13 @@ mod sync;
 mod timer;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::hash::RandomState;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::queue::{Line, Unsuitable};
+use tidegate_core::queue::Line;
 use tidegate_core::{Algorithm, Kind, Quota};
 
 pub use self::call::GateCall;
@@ -40,7 +41,7 @@ pub use self::permit::{Permit, Reservation};
 pub use self::refused::Refused;
 pub(crate) use self::shared::Shared;
 use crate::clock::ManualClock;
-pub use tidegate_core::queue::{Drain, Status};
+pub use tidegate_core::queue::{Cost, Drain, Status, Unsuitable};
 
 /// How many calls may wait unless the builder says otherwise. With keys and deadlines that is 0.7 MB at most.
 const MAX_WAITING: usize = 1024;
@@ -99,7 +100,7 @@ impl Gate {
     /// A gate for `quota` where more can be said.
     pub fn builder(quota: Quota) -> Builder {
         Builder {
-            quota,
+            quotas: vec![quota],
             kind: Kind::TokenBucket,
             max_waiting: MAX_WAITING,
             max_in_flight: NonZeroU64::MAX,
@@ -238,16 +239,51 @@ impl Gate {
         self.shared().change(|line, _| line.set_max_in_flight(max));
     }
 
-    /// Takes no new calls from now on; those that wait are served or refused. [`Self::status`] tells when none is
+    /// Takes no new calls from now on; those that wait are served or refused. [`Self::drained`] waits until none is
     /// left.
+    ///
+    /// ```
+    /// use tidegate::Gate;
+    /// use tidegate::gate::Drain;
+    ///
+    /// let gate = Gate::new("10/s".parse()?);
+    /// let permit = gate.acquire_blocking(1)?;
+    /// gate.drain(Drain::Serve);
+    /// assert!(gate.try_acquire(1).is_err());
+    /// std::thread::spawn(move || drop(permit));
+    /// gate.drained_blocking();
+    /// assert_eq!(gate.status().in_flight, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn drain(&self, drain: Drain) {
         self.shared().change(|line, _| line.drain(drain));
+    }
+
+    /// Waits until nobody waits and nobody is in flight. Without [`Self::drain`], new calls may come meanwhile and
+    /// after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing, so it can be dropped and asked again.
+    pub async fn drained(&self) {
+        poll_fn(|context| self.shared().poll_idle(context.waker())).await;
+    }
+
+    /// As [`Self::drained`], and blocks the thread.
+    pub fn drained_blocking(&self) {
+        call::block_on(self.drained());
     }
 
     /// How the gate stands.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared().change(|line, now| line.status(now))
+    }
+
+    /// Whole tokens now in the limit with this index, 0 for the first; 0 in one that is not there.
+    #[must_use]
+    pub fn level(&self, limit: usize) -> u64 {
+        self.shared().change(|line, now| line.level(now, limit))
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -265,7 +301,7 @@ impl fmt::Debug for Gate {
 #[must_use = "`build` makes the gate"]
 #[derive(Debug, Clone)]
 pub struct Builder {
-    quota: Quota,
+    quotas: Vec<Quota>,
     kind: Kind,
     max_waiting: usize,
     max_in_flight: NonZeroU64,
@@ -275,7 +311,14 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Another algorithm than the token bucket. Not the leaky bucket, which keeps a queue of its own.
+    /// A further limit: a call waits until all of them allow it, and is charged in each; until then in none.
+    /// [`GateCall::also`] says what it costs there. A gate has 4 limits at most.
+    pub fn also(mut self, quota: Quota) -> Self {
+        self.quotas.push(quota);
+        self
+    }
+
+    /// Another algorithm than the token bucket, for all limits. Not the leaky bucket, which keeps a queue of its own.
     pub fn algorithm(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
@@ -311,9 +354,10 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// For the leaky bucket.
+    /// For the leaky bucket, and for more than 4 limits.
     pub fn build(self) -> Result<Gate, Unsuitable> {
-        let mut line = Line::new(Algorithm::new(self.kind, self.quota), self.max_waiting)?;
+        let limits: Vec<_> = self.quotas.iter().map(|quota| Algorithm::new(self.kind, *quota)).collect();
+        let mut line = Line::with_limits(&limits, self.max_waiting)?;
         line.set_max_in_flight(self.max_in_flight);
         let time = match &self.clock {
             Some(clock) => Time::Manual(clock.clone()),

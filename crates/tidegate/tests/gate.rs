@@ -4,73 +4,15 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::pin::Pin;
+mod task;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tidegate::clock::ManualClock;
-use tidegate::gate::{Builder, Drain};
-use tidegate::{Gate, Kind, Permit, Refused, Reservation};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A future with a waker that counts.
-struct Task {
-    future: Pin<Box<dyn Future<Output = Result<Permit, Refused>> + Send>>,
-    wakes: Arc<Wakes>,
-}
-
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Task {
-    fn new(future: impl Future<Output = Result<Permit, Refused>> + Send + 'static) -> Self {
-        Self { future: Box::pin(future), wakes: Arc::default() }
-    }
-
-    fn poll(&mut self) -> Poll<Result<Permit, Refused>> {
-        let waker = Waker::from(Arc::clone(&self.wakes));
-        self.future.as_mut().poll(&mut Context::from_waker(&waker))
-    }
-
-    fn wakes(&self) -> usize {
-        self.wakes.0.load(Ordering::SeqCst)
-    }
-
-    fn granted(&mut self) -> Option<Permit> {
-        match self.poll() {
-            Poll::Ready(result) => Some(result.unwrap()),
-            Poll::Pending => None,
-        }
-    }
-}
-
-fn builder(quota: &str) -> (ManualClock, Builder) {
-    let clock = ManualClock::new();
-    let builder = Gate::builder(quota.parse().unwrap()).clock(&clock);
-    (clock, builder)
-}
-
-fn gate(quota: &str) -> (ManualClock, Gate) {
-    let (clock, builder) = builder(quota);
-    (clock, builder.build().unwrap())
-}
-
-/// A call of `cost` that has joined the line.
-fn joined(gate: &Gate, cost: u64) -> Task {
-    let gate = gate.clone();
-    let mut task = Task::new(async move { gate.acquire(cost).await });
-    assert!(task.poll().is_pending());
-    task
-}
+use task::{SECOND, Task, builder, gate, joined};
+use tidegate::gate::Drain;
+use tidegate::{Kind, Refused};
 
 #[test]
 fn gate_grants_in_order_with_one_wake_each() {
@@ -281,13 +223,22 @@ fn gate_keys_in_turn_and_priorities_first() {
 #[test]
 fn gate_drains() {
     let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
+    let first = gate.try_acquire(1).unwrap();
     let (mut served, mut refused) = (joined(&gate, 1), joined(&gate, 1));
     gate.drain(Drain::Serve);
     assert_eq!(gate.try_acquire(1).unwrap_err(), Refused::Draining);
     clock.advance(SECOND);
     assert!(served.granted().is_some());
+    let all = gate.clone();
+    let mut drained = Box::pin(async move { all.drained().await });
+    assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     gate.drain(Drain::Refuse);
+    assert!(
+        drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+        "the first still runs"
+    );
+    drop(first);
+    assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     assert_eq!(refused.poll().map(Result::unwrap_err), Poll::Ready(Refused::Draining));
 }
 
@@ -333,120 +284,11 @@ fn gate_task_that_is_dropped_by_its_own_waker_does_not_lock_up() {
 }
 
 #[test]
-fn gate_wakes_one_of_a_thousand_for_one_place() {
-    let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
-    let mut tasks: Vec<_> = (0..1000).map(|_| joined(&gate, 1)).collect();
-    for served in 0..1000 {
-        clock.advance(SECOND);
-        assert!(tasks[served].granted().is_some());
-        assert_eq!(tasks.iter().map(Task::wakes).sum::<usize>(), served + 1);
-    }
-}
-
-#[test]
-fn gate_is_shared_by_its_clones() {
-    let (_clock, gate) = gate("5/s");
-    let granted = (0..1500).filter(|_| gate.clone().try_acquire(1).is_ok()).count();
-    assert_eq!(granted, 5);
-}
-
-#[test]
-fn gate_that_is_closed_for_hours_refuses_at_once_who_waits_for_minutes() {
-    let (_clock, builder) = builder("10/s");
-    let gate = builder.max_wait(120 * SECOND).build().unwrap();
-    let early = joined_or_refused(&gate);
-    assert!(early.is_ok());
-    gate.close_for(3 * 3600 * SECOND);
-    let refused = Refused::Deadline { max_wait: 120 * SECOND, wait: 3 * 3600 * SECOND };
-    assert_eq!(joined_or_refused(&gate).unwrap_err(), refused);
-}
-
-/// A call of cost 1 that is decided at once.
-fn joined_or_refused(gate: &Gate) -> Result<Permit, Refused> {
-    let gate = gate.clone();
-    match Task::new(async move { gate.acquire(1).await }).poll() {
-        Poll::Ready(result) => result,
-        Poll::Pending => panic!("it waits"),
-    }
-}
-
-#[test]
-fn gate_holds_retries_to_the_same_pace() {
-    // One a second; every second job fails and comes again after a second. No two start within one.
-    let (clock, gate) = gate("1/s");
-    let mut jobs: Vec<_> = (0..8).map(|job| (job, None::<Task>, 0)).collect();
-    let mut starts = Vec::new();
-    for tick in 0..200 {
-        for (job, task, retry_at) in &mut jobs {
-            if *retry_at > tick {
-                continue;
-            }
-            let task = task.get_or_insert_with(|| {
-                let gate = gate.clone();
-                Task::new(async move { gate.acquire(1).await })
-            });
-            if let Poll::Ready(Ok(_)) = task.poll() {
-                starts.push(tick);
-                *task = Task::new(std::future::pending());
-                let fails = *job % 2 == 0 && *retry_at == 0;
-                *retry_at = if fails { tick + 10 } else { u64::MAX };
-                if fails {
-                    let gate = gate.clone();
-                    *task = Task::new(async move { gate.acquire(1).await });
-                }
-            }
-        }
-        clock.advance(SECOND / 10);
-    }
-    assert_eq!(starts.len(), 8 + 4);
-    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 10), "{starts:?}");
-}
-
-#[test]
-fn gate_place_lasts_as_long_as_the_stream_that_holds_the_reservation() {
-    struct Stream {
-        used: u64,
-        reservation: Option<Reservation>,
-    }
-    impl Drop for Stream {
-        fn drop(&mut self) {
-            if let Some(reservation) = self.reservation.take() {
-                reservation.settle(self.used);
-            }
-        }
-    }
-    let (_clock, builder) = builder("1000/min");
-    let gate = builder.max_in_flight(2.try_into().unwrap()).build().unwrap();
-    let stream = || Stream { used: 0, reservation: Some(gate.try_reserve(300).unwrap()) };
-    let (mut first, second) = (stream(), stream());
-    assert!(gate.try_acquire(1).is_err(), "both places are taken");
-    // The handler has returned, and the stream goes on.
-    first.used += 250;
-    assert!(gate.try_acquire(1).is_err());
-    drop(first);
-    assert_eq!((gate.status().level, gate.status().in_flight), (450, 1));
-    // A client that goes away before the first token.
-    drop(second);
-    assert_eq!((gate.status().level, gate.status().in_flight), (750, 0));
-}
-
-#[test]
-fn gate_cost_of_zero_is_still_a_check() {
-    let (clock, gate) = gate("10/s");
-    gate.try_reserve(10).unwrap().settle(15);
-    assert!(gate.try_acquire(0).is_err(), "the bucket owes 5");
-    clock.advance(SECOND / 2);
-    assert!(gate.try_acquire(0).is_ok());
-    gate.close_for(SECOND);
-    assert!(gate.try_acquire(0).is_err());
-}
-
-#[test]
 fn gate_error_texts() {
     let seconds = Duration::from_secs;
     let texts = [
-        Refused::Never { cost: 9, capacity: 5 },
+        Refused::Never { limit: 0, cost: 9, capacity: 5 },
+        Refused::Never { limit: 1, cost: 9, capacity: 5 },
         Refused::QueueFull { max_waiting: 100, wait: Duration::from_millis(1500) },
         Refused::Deadline { max_wait: seconds(3), wait: seconds(5) },
         Refused::Deadline { max_wait: seconds(3), wait: seconds(3) },
@@ -457,6 +299,11 @@ fn gate_error_texts() {
     let expected = [
         (
             "cost 9 exceeds the capacity 5 of the gate, so it can never be granted; raise the burst or lower the cost",
+            None,
+            false,
+        ),
+        (
+            "cost 9 exceeds the capacity 5 of the gate's further limit 1, so it can never be granted; raise the burst or lower the cost",
             None,
             false,
         ),

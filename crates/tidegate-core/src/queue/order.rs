@@ -7,6 +7,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::Ticket;
+use super::cost::{Cost, Sum};
 
 /// The calls that wait.
 #[derive(Debug, Clone, Default)]
@@ -26,9 +27,9 @@ struct Class {
     rotation: BTreeMap<u64, u64>,
     next_turn: u64,
     /// The cost of all calls.
-    cost: u128,
+    cost: Sum,
     /// The cost of the oldest call of each key.
-    heads_cost: u128,
+    heads_cost: Sum,
 }
 
 /// The calls of one priority and key.
@@ -37,18 +38,18 @@ struct Flow {
     turn: u64,
     /// By the number of the ticket, the oldest first.
     calls: BTreeMap<u64, Waiting>,
-    cost: u128,
+    cost: Sum,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    cost: u64,
+    cost: Cost,
     deadline: Option<u64>,
 }
 
 impl Flow {
-    fn head_cost(&self) -> u128 {
-        self.calls.first_key_value().map_or(0, |(_, call)| u128::from(call.cost))
+    fn head_cost(&self) -> Cost {
+        self.calls.first_key_value().map_or(Cost::default(), |(_, call)| call.cost)
     }
 }
 
@@ -63,7 +64,7 @@ impl Order {
     }
 
     /// The call whose turn it is, and its cost.
-    pub(super) fn head(&self) -> Option<(Ticket, u64)> {
+    pub(super) fn head(&self) -> Option<(Ticket, Cost)> {
         let (&priority, class) = self.classes.last_key_value()?;
         let (_, &key) = class.rotation.first_key_value()?;
         let (&number, call) = self.flows.get(&(priority, key))?.calls.first_key_value()?;
@@ -75,35 +76,41 @@ impl Order {
     }
 
     /// The cost of a call that waits; 0 if it does not.
-    pub(super) fn cost(&self, ticket: Ticket) -> u64 {
+    pub(super) fn cost(&self, ticket: Ticket) -> Cost {
         let flow = self.flows.get(&(ticket.priority, ticket.key));
-        flow.and_then(|flow| flow.calls.get(&ticket.number)).map_or(0, |call| call.cost)
+        flow.and_then(|flow| flow.calls.get(&ticket.number)).map_or(Cost::default(), |call| call.cost)
     }
 
     /// The cost that is surely served before a newcomer: all of higher priorities and of its own key, and of each
     /// other key the call that is next.
-    pub(super) fn cost_ahead(&self, priority: u8, key: u64) -> u128 {
-        let higher = self.classes.range(priority..).filter(|(other, _)| **other > priority);
-        let higher = higher.fold(0, |sum: u128, (_, class)| sum.saturating_add(class.cost));
-        let own = self.flows.get(&(priority, key));
-        let (own_cost, own_head) = own.map_or((0, 0), |flow| (flow.cost, flow.head_cost()));
-        let heads = self.classes.get(&priority).map_or(0, |class| class.heads_cost);
-        higher.saturating_add(own_cost).saturating_add(heads.saturating_sub(own_head))
+    pub(super) fn cost_ahead(&self, priority: u8, key: u64) -> Sum {
+        let mut ahead = Sum::default();
+        for (_, higher) in self.classes.range(priority..).filter(|(other, _)| **other > priority) {
+            ahead.add_sum(higher.cost);
+        }
+        if let Some(class) = self.classes.get(&priority) {
+            ahead.add_sum(class.heads_cost);
+        }
+        if let Some(own) = self.flows.get(&(priority, key)) {
+            ahead.subtract(own.head_cost());
+            ahead.add_sum(own.cost);
+        }
+        ahead
     }
 
     /// Adds a call at the end of its key's calls.
-    pub(super) fn insert(&mut self, ticket: Ticket, cost: u64, deadline: Option<u64>) {
+    pub(super) fn insert(&mut self, ticket: Ticket, cost: Cost, deadline: Option<u64>) {
         let class = self.classes.entry(ticket.priority).or_default();
         let flow = self.flows.entry((ticket.priority, ticket.key)).or_insert_with(|| {
             let turn = class.next_turn;
             class.next_turn = turn.wrapping_add(1);
             class.rotation.insert(turn, ticket.key);
-            class.heads_cost = class.heads_cost.saturating_add(u128::from(cost));
-            Flow { turn, calls: BTreeMap::new(), cost: 0 }
+            class.heads_cost.add(cost);
+            Flow { turn, calls: BTreeMap::new(), cost: Sum::default() }
         });
         flow.calls.insert(ticket.number, Waiting { cost, deadline });
-        flow.cost = flow.cost.saturating_add(u128::from(cost));
-        class.cost = class.cost.saturating_add(u128::from(cost));
+        flow.cost.add(cost);
+        class.cost.add(cost);
         self.waiting = self.waiting.saturating_add(1);
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, ticket));
@@ -135,10 +142,10 @@ impl Order {
         let Some(call) = flow.calls.remove(&ticket.number) else {
             return false;
         };
-        let cost = u128::from(call.cost);
-        flow.cost = flow.cost.saturating_sub(cost);
-        class.cost = class.cost.saturating_sub(cost);
-        class.heads_cost = class.heads_cost.saturating_sub(head_before).saturating_add(flow.head_cost());
+        flow.cost.subtract(call.cost);
+        class.cost.subtract(call.cost);
+        class.heads_cost.subtract(head_before);
+        class.heads_cost.add(flow.head_cost());
         self.waiting = self.waiting.saturating_sub(1);
         if let Some(deadline) = call.deadline {
             self.deadlines.remove(&(deadline, ticket));

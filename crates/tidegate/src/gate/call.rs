@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use tidegate_core::queue::{Call, Ticket};
+use tidegate_core::queue::{Call, Cost, MAX_LIMITS, Ticket};
 
 use super::permit::Held;
 use super::shared::{Asked, Outcome};
@@ -21,14 +21,18 @@ use super::{Gate, Permit, Refused, Reservation};
 ///
 /// let gate = Gate::new("10/s".parse()?);
 /// let permit = gate.call(2).key("ann").priority(1).within(Duration::from_secs(3)).acquire_blocking()?;
-/// assert_eq!(permit.cost(), 2);
+/// assert_eq!(permit.cost().of(0), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a call is granted by one of its `acquire` or `reserve` methods"]
 #[derive(Debug, Clone, Copy)]
 pub struct GateCall<'a> {
     gate: &'a Gate,
-    cost: u64,
+    costs: [u64; MAX_LIMITS],
+    /// For how many limits a cost was named.
+    named: usize,
+    /// The cost in the first limit that no gate can have.
+    surplus: u64,
     key: u64,
     priority: u8,
     max_wait: Option<Duration>,
@@ -36,7 +40,27 @@ pub struct GateCall<'a> {
 
 impl<'a> GateCall<'a> {
     pub(super) fn new(gate: &'a Gate, cost: u64) -> Self {
-        Self { gate, cost, key: 0, priority: 0, max_wait: gate.max_wait }
+        let call = Self {
+            gate,
+            costs: [0; MAX_LIMITS],
+            named: 0,
+            surplus: 0,
+            key: 0,
+            priority: 0,
+            max_wait: gate.max_wait,
+        };
+        call.also(cost)
+    }
+
+    /// What it costs in the next limit of the gate, in the order in which
+    /// [`Builder::also`](super::Builder::also) named them. A cost above 0 in a limit that the gate does not have is
+    /// refused as [`Refused::Never`].
+    pub fn also(mut self, cost: u64) -> Self {
+        match self.costs.get_mut(self.named) {
+            Some(of) => *of = cost,
+            None => self.surplus = self.surplus.saturating_add(cost),
+        }
+        Self { named: self.named + 1, ..self }
     }
 
     /// Whose call it is: keys that wait are served in turn, one call each. The key is hashed to 64 bits with a secret
@@ -142,7 +166,11 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     fn join(&mut self, waker: &Waker) -> Poll<Result<Held, Refused>> {
-        let GateCall { gate, cost, key, priority, max_wait } = self.call;
+        let GateCall { gate, costs, surplus, key, priority, max_wait, named: _ } = self.call;
+        if surplus > 0 {
+            return Poll::Ready(Err(Refused::Never { limit: MAX_LIMITS, cost: surplus, capacity: 0 }));
+        }
+        let cost = Cost::from(costs);
         let shared = gate.shared();
         let now = shared.time.now_ns();
         let joined_at = *self.joined_at.get_or_insert(now);
@@ -174,9 +202,11 @@ impl Future for Waiting<'_> {
         };
         self.ticket = None;
         match outcome {
-            Outcome::Granted(receipt) => {
-                Poll::Ready(Ok(Held::new(Arc::clone(self.call.gate.shared()), receipt, self.call.cost)))
-            }
+            Outcome::Granted(receipt) => Poll::Ready(Ok(Held::new(
+                Arc::clone(self.call.gate.shared()),
+                receipt,
+                self.call.costs.into(),
+            ))),
             Outcome::Refused { refusal, at } => {
                 let waited = since(self.joined_at.unwrap_or(at), at);
                 Poll::Ready(Err(Refused::new(refusal, waited, self.call.max_wait)))
@@ -213,7 +243,7 @@ impl Wake for Parked {
     }
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Parked(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);

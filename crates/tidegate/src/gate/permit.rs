@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::queue::Receipt;
+use tidegate_core::queue::{Cost, Receipt};
 
 use super::shared::Shared;
 
@@ -11,15 +11,15 @@ use super::shared::Shared;
 pub(super) struct Held {
     shared: Arc<Shared>,
     receipt: Receipt,
-    cost: u64,
+    cost: Cost,
 }
 
 impl Held {
-    pub(super) fn new(shared: Arc<Shared>, receipt: Receipt, cost: u64) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, receipt: Receipt, cost: Cost) -> Self {
         Self { shared, receipt, cost }
     }
 
-    fn settle(&self, actual: u64) {
+    fn settle(&self, actual: Cost) {
         self.shared.change(|line, now| line.settle(now, self.receipt, actual));
     }
 }
@@ -45,9 +45,9 @@ impl Permit {
         Self { held }
     }
 
-    /// What it cost.
+    /// What it cost: in the first limit, `of(0)`, and in each of the others.
     #[must_use]
-    pub fn cost(&self) -> u64 {
+    pub fn cost(&self) -> Cost {
         self.held.cost
     }
 
@@ -65,7 +65,7 @@ impl Permit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(self) {
-        self.held.settle(0);
+        self.held.settle(Cost::default());
     }
 }
 
@@ -99,9 +99,9 @@ impl Reservation {
         Self { held }
     }
 
-    /// What was estimated and charged.
+    /// What was estimated and charged: in the first limit, `of(0)`, and in each of the others.
     #[must_use]
-    pub fn estimate(&self) -> u64 {
+    pub fn estimate(&self) -> Cost {
         self.held.cost
     }
 
@@ -109,12 +109,33 @@ impl Reservation {
     ///
     /// If that is less than the estimate, the rest is back as if it had not been charged. If it is more, the
     /// difference is charged now; what is not there is paid by the refill to come, before anybody else is granted.
+    ///
+    /// With several limits, this is the cost in the first one, and the estimates of the others stay: see
+    /// [`Self::settle_each`].
     pub fn settle(self, actual: u64) {
-        self.held.settle(actual);
+        self.held.settle(self.held.cost.with(0, actual));
+    }
+
+    /// As [`Self::settle`], for each limit of the gate.
+    ///
+    /// ```
+    /// use tidegate::Gate;
+    /// use tidegate::clock::ManualClock;
+    ///
+    /// // Requests, and LLM tokens.
+    /// let gate = Gate::builder("60/min".parse()?).also("90000/min".parse()?).clock(&ManualClock::new()).build()?;
+    /// let reservation = gate.call(1).also(2000).reserve_blocking()?;
+    /// assert_eq!((gate.level(0), gate.level(1)), (59, 88_000));
+    /// reservation.settle_each([1, 350]);
+    /// assert_eq!((gate.level(0), gate.level(1)), (59, 89_650));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn settle_each(self, actual: impl Into<Cost>) {
+        self.held.settle(actual.into());
     }
 
     /// Gives all of it back, for a call that was not made; like settling 0.
     pub fn cancel(self) {
-        self.held.settle(0);
+        self.held.settle(Cost::default());
     }
 }

@@ -8,7 +8,7 @@ use tidegate_core::queue::Refusal;
 /// Why a call was not granted. Nothing was charged, and it waits no more.
 ///
 /// A `wait` counts from when the call joined. It is the least that would have been needed if those ahead had stayed:
-/// exact for a token bucket with one key and no limit in flight.
+/// exact for one token bucket with one key and no limit in flight.
 ///
 /// ```
 /// use tidegate::Gate;
@@ -30,12 +30,15 @@ use tidegate_core::queue::Refusal;
 pub enum Refused {
     /// The cost is above the capacity: no wait can help.
     #[error(
-        "cost {cost} exceeds the capacity {capacity} of the gate, so it can never be granted; raise the burst or lower the cost"
+        "cost {cost} exceeds the capacity {capacity} of {}, so it can never be granted; raise the burst or lower the cost",
+        which(*limit)
     )]
     Never {
+        /// The index of the limit: 0 is the gate's own, 1 the first of [`Builder::also`](super::Builder::also).
+        limit: usize,
         /// The cost that was asked for.
         cost: u64,
-        /// The largest cost that can ever be granted.
+        /// The largest cost that can ever be granted; 0 for a limit that the gate does not have.
         capacity: u64,
     },
     /// As many calls wait as may.
@@ -94,7 +97,7 @@ impl Refused {
     /// `waited` is how long the call waited before it was refused.
     pub(super) fn new(refusal: Refusal, waited: Duration, max_wait: Option<Duration>) -> Self {
         match refusal {
-            Refusal::Never { cost, capacity } => Self::Never { cost, capacity },
+            Refusal::Never { limit, cost, capacity } => Self::Never { limit, cost, capacity },
             Refusal::QueueFull { max_waiting, wait } => {
                 Self::QueueFull { max_waiting, wait: waited.saturating_add(wait) }
             }
@@ -104,6 +107,13 @@ impl Refused {
             // A refusal that this version does not know can only be one to go away for.
             _ => Self::Draining,
         }
+    }
+}
+
+fn which(limit: usize) -> String {
+    match limit {
+        0 => "the gate".to_owned(),
+        also => format!("the gate's further limit {also}"),
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct State {
     slots: BTreeMap<Ticket, Slot>,
     /// The grants that nobody has collected, by the instant at which they are taken back.
     offers: BTreeSet<(u64, Ticket)>,
+    /// Who waits until nobody waits or is in flight; one for each task that asked.
+    idle: Vec<Waker>,
     /// Whether the timer's thread runs, and until when it sleeps.
     pub(super) timer_runs: bool,
     pub(super) timer_until: u64,
@@ -75,6 +77,7 @@ impl Shared {
             line,
             slots: BTreeMap::new(),
             offers: BTreeSet::new(),
+            idle: Vec::new(),
             timer_runs: false,
             timer_until: u64::MAX,
             ended: false,
@@ -147,6 +150,19 @@ impl Shared {
         }
         self.serve_and_leave(state, now);
         drop(slot);
+    }
+
+    /// Whether nobody waits or is in flight; if somebody does, `waker` is kept for when that ends.
+    pub(super) fn poll_idle(&self, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        let mut state = self.lock();
+        if state.line.is_idle() {
+            return Poll::Ready(());
+        }
+        if !state.idle.iter().any(|kept| kept.will_wake(&waker)) {
+            state.idle.push(waker);
+        }
+        Poll::Pending
     }
 
     /// Changes the line and serves who can go now.
@@ -237,6 +253,9 @@ impl State {
             if let Some(Slot::Waiting(waker)) = self.slots.insert(ticket, slot) {
                 woken.push(waker);
             }
+        }
+        if self.line.is_idle() {
+            woken.append(&mut self.idle);
         }
     }
 
