@@ -38,3 +38,19 @@ cost 2000 exceeds the capacity 1000 of the gate, so it can never be granted; rai
 ";
     assert_eq!(output("settle"), expected);
 }
+
+#[test]
+fn example_keyed_prints_a_decision_for_each_key() {
+    let expected = "\
+10000 keys in 195 KiB
+ann, call 1: allowed
+ann, call 2: allowed
+ann, call 3: allowed
+ann, call 4: rejected, again in 500ms
+bob: 3 of 3 left
+carol: 20 of 30 left
+ann, half a second later: true
+a cost of 4: Never { capacity: 3 }
+";
+    assert_eq!(output("keyed"), expected);
+}
