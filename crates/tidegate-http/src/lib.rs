@@ -1,0 +1,1 @@
+//! Rate limiting for HTTP, in both directions: a server that limits its clients, and a client that obeys its servers.
