@@ -74,7 +74,7 @@ pub(crate) struct Args {
 /// Which limiters are tried, and how.
 #[derive(Debug, clap::Args)]
 struct LimiterArgs {
-    /// A limiter to try; may be repeated; `all` for every one [default: none, fixed-window, sliding-log, token-bucket]
+    /// A limiter to try, or `gate`, a token bucket whose callers wait in line; may be repeated; `all` for every limiter [default: none, fixed-window, sliding-log, token-bucket]
     #[arg(long = "limiter", value_name = "NAME", help_heading = "Limit")]
     limiters: Vec<Limiter>,
 
@@ -82,11 +82,11 @@ struct LimiterArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiters", "limit", "window", "burst", "quota", "queue", "max_wait", "workers", "share"], help_heading = "Limit")]
     limits: Option<PathBuf>,
 
-    /// How much cost may wait in the leaky bucket [default: the burst]
+    /// How much cost may wait in the leaky bucket [default: the burst], or how many calls in the gate [default: 1024]
     #[arg(long, value_name = "N", value_parser = whole, help_heading = "Limit")]
     queue: Option<u64>,
 
-    /// The longest wait in the leaky bucket; a call that would wait longer is rejected at once
+    /// The longest wait in the leaky bucket or the gate; a call that would wait longer is rejected at once
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Limit")]
     max_wait: Option<Duration>,
 
@@ -94,7 +94,7 @@ struct LimiterArgs {
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Limit")]
     service_time: Option<Duration>,
 
-    /// How many calls may run at once; a call whose turn comes when no place is free is rejected
+    /// How many calls may run at once; a call whose turn comes when no place is free is rejected, and in the gate waits
     #[arg(long, value_name = "N", value_parser = above_zero, requires = "service_time", help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 

@@ -5,6 +5,7 @@
 
 mod arrivals;
 pub mod fit;
+mod gate;
 mod pattern;
 mod simulate;
 mod tally;
@@ -12,6 +13,7 @@ pub mod trace;
 mod worst;
 
 pub use arrivals::{Arrivals, Costs, Keys};
+pub use gate::{Gate, simulate_gate};
 pub use pattern::{MAX_ARRIVALS, Pattern, PatternError, PatternSettings, UnknownPattern, arrivals_of};
 pub use simulate::{Settings, Share, SimLimit, SplitError, Workers, part, simulate, split};
 pub use tally::{Bin, KeyTally, LimitTally, Tally, Timeline, Waits};

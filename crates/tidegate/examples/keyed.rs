@@ -1,5 +1,7 @@
 //! One limit for each of many keys: `cargo run -p tidegate --example keyed`.
 
+#![expect(clippy::print_stdout, reason = "an example prints")]
+
 use std::error::Error;
 use std::time::Duration;
 

@@ -4,7 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota, Step};
-use tidegate_sim::{Arrivals, Settings, Share, SimLimit, Tally, Workers, part, simulate, split};
+use tidegate_sim::{
+    Arrivals, Gate, Settings, Share, SimLimit, Tally, Workers, part, simulate, simulate_gate, split,
+};
 
 use super::{Args, Source};
 use crate::fault::Hint;
@@ -19,7 +21,12 @@ pub(super) enum Limiter {
     All,
     /// This one.
     One(Kind),
+    /// The waiting line: a token bucket whose callers wait in turn, and for a place in flight.
+    Gate,
 }
+
+/// How many calls wait in a gate if it is not said, as in the library.
+const GATE_QUEUE: usize = 1024;
 
 impl FromStr for Limiter {
     type Err = String;
@@ -28,7 +35,10 @@ impl FromStr for Limiter {
         if text == "all" {
             return Ok(Self::All);
         }
-        text.parse().map(Self::One).map_err(|error: tidegate_core::UnknownKind| format!("{error}, all"))
+        if text == "gate" {
+            return Ok(Self::Gate);
+        }
+        text.parse().map(Self::One).map_err(|error: tidegate_core::UnknownKind| format!("{error}, gate, all"))
     }
 }
 
@@ -41,9 +51,16 @@ pub(super) fn parse_share(text: &str) -> Result<Share, &'static str> {
 #[derive(Debug)]
 pub(super) struct Plan {
     name: String,
-    workers: Workers,
+    what: What,
     /// The most cost that the limits promise to allow in the worst window, where they promise it for all keys together.
     bound: Option<u128>,
+}
+
+/// What a row runs.
+#[derive(Debug)]
+enum What {
+    Workers(Workers),
+    Gate(Gate),
 }
 
 /// One row that has run.
@@ -79,19 +96,21 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
         return Ok(vec![plan_of_file(path, args)?]);
     }
     let mut kinds: Vec<Kind> = Vec::new();
+    let mut plans = Vec::new();
     for limiter in &args.limiter.limiters {
         match limiter {
             Limiter::All => kinds.extend(Kind::ALL),
             Limiter::One(kind) => kinds.push(*kind),
+            Limiter::Gate => plans.push(plan_of_gate(quota, args)?),
         }
     }
-    if kinds.is_empty() {
+    if args.limiter.limiters.is_empty() {
         kinds = vec![Kind::Unlimited, Kind::FixedWindow, Kind::SlidingLog, Kind::TokenBucket];
         if args.limiter.queue.is_some() || args.limiter.max_wait.is_some() {
             kinds.push(Kind::LeakyBucket);
         }
     }
-    if !kinds.contains(&Kind::LeakyBucket) {
+    if !kinds.contains(&Kind::LeakyBucket) && plans.is_empty() {
         if args.limiter.queue.is_some() {
             return Err(no_queue("--queue"));
         }
@@ -99,7 +118,8 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
             return Err(no_queue("--max-wait"));
         }
     }
-    let mut plans = Vec::new();
+    // The gate comes last, as the one row that has callers.
+    let gates = plans.split_off(0);
     for kind in kinds {
         let Some(workers) = args.limiter.workers else {
             plans.push(plan_of_kind(kind, None, quota, args)?);
@@ -117,7 +137,24 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
             plans.push(plan_of_kind(kind, Some((*share, workers)), quota, args)?);
         }
     }
+    plans.extend(gates);
     Ok(plans)
+}
+
+/// One budget for all keys, and a line in which callers wait for it and for a place in flight.
+fn plan_of_gate(quota: Quota, args: &Args) -> anyhow::Result<Plan> {
+    if args.limiter.workers.is_some() {
+        return Err(Hint::error(
+            "a gate is one line for all callers",
+            "leave out --workers or --limiter gate",
+        ));
+    }
+    let algorithm = Algorithm::new(Kind::TokenBucket, quota);
+    let max_waiting =
+        args.limiter.queue.map_or(GATE_QUEUE, |queue| usize::try_from(queue).unwrap_or(usize::MAX));
+    let gate = Gate { algorithm, max_waiting, max_wait: args.limiter.max_wait };
+    let bound = algorithm.bound(half_open(args.worst_window));
+    Ok(Plan { name: "gate".to_owned(), what: What::Gate(gate), bound })
 }
 
 fn plan_of_kind(
@@ -163,7 +200,7 @@ fn plan_of_kind(
         let bounds = limits.iter().flatten().map(|sim| sim.limit.algorithm.bound(window));
         bounds.reduce(|sum, bound| Some(sum?.saturating_add(bound?))).flatten()
     };
-    Ok(Plan { name, workers: Workers { limits }, bound })
+    Ok(Plan { name, what: What::Workers(Workers { limits }), bound })
 }
 
 /// The longest closed interval inside a half-open window.
@@ -211,7 +248,7 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
             max_in_flight: read.max_in_flight,
         })
         .collect();
-    Ok(Plan { name: "all limits".to_owned(), workers: Workers::one(limits), bound })
+    Ok(Plan { name: "all limits".to_owned(), what: What::Workers(Workers::one(limits)), bound })
 }
 
 /// The most cost that all limits together let start within `window`, where they promise anything about that.
@@ -242,7 +279,8 @@ const MAX_STATES: usize = 1 << 27;
 fn check_states(plans: &[Plan], arrivals: &Arrivals) -> anyhow::Result<()> {
     let keys = arrivals.keys.as_ref().map_or(1, |keys| keys.names.len());
     for plan in plans {
-        let limits = plan.workers.limits.iter().flatten();
+        let What::Workers(workers) = &plan.what else { continue };
+        let limits = workers.limits.iter().flatten();
         let states = limits.map(|sim| if sim.per_key { keys } else { 1 }).fold(0, usize::saturating_add);
         if states > MAX_STATES {
             return Err(Hint::error(
@@ -268,7 +306,11 @@ pub(super) fn run(
     let mut done = 0;
     let mut rows = Vec::new();
     for plan in plans {
-        let tally = simulate(arrivals, &plan.workers, settings, &mut |n| progress.at(done + n as u64));
+        let mut at = |n: usize| progress.at(done + n as u64);
+        let tally = match &plan.what {
+            What::Workers(workers) => simulate(arrivals, workers, settings, &mut at),
+            What::Gate(gate) => simulate_gate(arrivals, gate, settings, &mut at)?,
+        };
         done += requests;
         rows.push(Row { name: plan.name, tally, bound: plan.bound });
     }
