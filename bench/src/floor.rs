@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 
 /// Nanoseconds since it was made: the time-stamp counter, read the way that all fast peers read it.
 pub(crate) struct Clock {
