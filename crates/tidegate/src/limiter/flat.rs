@@ -28,13 +28,12 @@
 //! can reject a call until the time is what it was. A limiter's own clock does not go back.
 
 use std::hint::select_unpredictable;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tidegate_core::{Decision, Mode, Policy, PolicyDecision};
 
 use super::WhenFull;
-use super::shim::{AtomicU64, Ordering, fence, pause};
+use super::shim::{AtomicU64, Mutex, Ordering, fence, pause};
 use crate::narrow::{Look, NarrowBucket, Parts};
 
 /// Slots in a set: with the word about the set, the keys fill a cache line.
