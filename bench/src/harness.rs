@@ -1,7 +1,8 @@
 //! Peers side by side: in every round each runs once, so that what else the machine does meets all of them alike.
 
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -88,29 +89,27 @@ impl<'a> Case<'a> {
         self.peers.push((
             name,
             Box::new(move |threads, calls, start| {
-                let of_thread = |thread: usize, barrier: &Barrier| {
+                let together = Together::new(threads, calls.div_ceil(PIECE));
+                let of_thread = &|thread: usize| {
                     let mut call = make();
-                    let start = start + thread * calls;
-                    barrier.wait();
-                    let begin = Instant::now();
-                    let allowed = (start..start + calls).filter(|&index| black_box(call(index))).count();
-                    let time = begin.elapsed();
-                    assert_eq!(allowed, if answer == Answer::Allowed { calls } else { 0 }, "{name}");
-                    time.as_secs_f64() * 1e9 / calls as f64
+                    together.time(|piece| {
+                        let from = start + thread * calls + piece * PIECE;
+                        let calls = (from..from + PIECE).filter(|&index| black_box(call(index)));
+                        assert_eq!(
+                            calls.count(),
+                            if answer == Answer::Allowed { PIECE } else { 0 },
+                            "{name}"
+                        );
+                    })
                 };
-                let barrier = Barrier::new(threads);
-                if threads == 1 {
-                    return of_thread(0, &barrier);
-                }
                 thread::scope(|scope| {
-                    let spawn = |thread| {
-                        let (of_thread, barrier) = (&of_thread, &barrier);
-                        scope.spawn(move || of_thread(thread, barrier))
-                    };
-                    let threads: Vec<_> = (0..threads).map(spawn).collect();
-                    let count = threads.len() as f64;
-                    let sum: f64 = threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum();
-                    sum / count
+                    let others: Vec<_> =
+                        (1..threads).map(|thread| scope.spawn(move || of_thread(thread))).collect();
+                    let mut sum = of_thread(0);
+                    for other in others {
+                        sum += other.join().unwrap_or_else(|panic| resume_unwind(panic));
+                    }
+                    sum / threads as f64
                 })
             }),
         ));
@@ -147,4 +146,58 @@ impl<'a> Case<'a> {
         };
         self.peers.iter().zip(&times).map(row).collect()
     }
+}
+
+/// Calls in one piece of a run: short enough that a machine with other work leaves some pieces alone.
+const PIECE: usize = 25_000;
+
+/// Threads that run piece after piece together, and leave out each piece in which one of them was taken off its processor.
+struct Together {
+    threads: usize,
+    arrived: AtomicUsize,
+    disturbed: Vec<AtomicBool>,
+}
+
+impl Together {
+    fn new(threads: usize, pieces: usize) -> Self {
+        let disturbed = (0..pieces).map(|_| AtomicBool::new(false)).collect();
+        Self { threads, arrived: AtomicUsize::new(0), disturbed }
+    }
+
+    /// Waits without sleeping until all threads are here, so that they leave at the same time.
+    fn meet(&self) {
+        let all = (self.arrived.fetch_add(1, Ordering::AcqRel) / self.threads + 1) * self.threads;
+        while self.arrived.load(Ordering::Acquire) < all {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Nanoseconds of this thread for one call. If no piece went undisturbed, all count.
+    fn time(&self, mut run: impl FnMut(usize)) -> f64 {
+        let time = |(piece, disturbed): (usize, &AtomicBool)| {
+            self.meet();
+            let before = preemptions();
+            let begin = Instant::now();
+            run(piece);
+            let time = begin.elapsed();
+            if preemptions() != before {
+                disturbed.store(true, Ordering::Relaxed);
+            }
+            time.as_secs_f64() * 1e9 / PIECE as f64
+        };
+        let times: Vec<f64> = self.disturbed.iter().enumerate().map(time).collect();
+        self.meet();
+        let alone =
+            times.iter().zip(&self.disturbed).filter(|(_, disturbed)| !disturbed.load(Ordering::Relaxed));
+        let alone: Vec<f64> = alone.map(|(time, _)| *time).collect();
+        let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+        if alone.is_empty() { mean(&times) } else { mean(&alone) }
+    }
+}
+
+/// How often this thread was taken off its processor for another; always 0 where the system does not say so.
+pub(crate) fn preemptions() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }

@@ -84,6 +84,7 @@ fn print_flood(flood: &slowest::Flood) {
     println!("\nflood: {} strangers over 100,000 keys of room, {} bytes", flood.strangers, flood.bytes);
     println!("  {} of {} calls within a limit were rejected", flood.rejected, flood.calls);
     println!("  {} keys were forgotten with a debt", flood.evicted);
+    println!("  {} calls are left out below: the thread was taken off its processor", flood.preempted);
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.99", 0.9999), ("max", 1.0)] {
         println!(
             "  {name:<8}{:>10} ns a call, two readings of the clock included",

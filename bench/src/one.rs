@@ -111,10 +111,15 @@ fn now_passed_in(options: &Options) -> Result<Vec<Row>> {
     let word = Word::new();
     let bucket = Bucket::new(quota()?);
     let clock = FakeRelativeClock::default();
+    let leased = LeasedBucket::new(quota()?, 128, 2, Duration::from_millis(10));
     let governor = governor::RateLimiter::direct_with_clock(governor_quota(), clock.clone());
     let mut case = Case::new("one/now-passed-in/allowed", Answer::Allowed);
     case.peer("floor: compare-and-swap", |_| word.allows(now, TOKEN_NS, BURST_NS));
     case.peer("tidegate Bucket", |_| bucket.check_at(1, now).is_allowed());
+    case.peer_by_thread("tidegate LeasedBucket, chunks of 64", || {
+        let mut handle = leased.handle();
+        move |_| handle.as_mut().is_some_and(|handle| handle.check_at(1, now).is_allowed())
+    });
     case.peer("governor, FakeRelativeClock", |_| governor.check().is_ok());
     let mut rows = case.run(options, CALLS);
 

@@ -13,7 +13,7 @@ use tidegate::clock::ManualClock;
 use tidegate::{Limiter, Quota};
 
 use crate::floor::Clock;
-use crate::harness::Options;
+use crate::harness::{Options, preemptions};
 use crate::keyed::size;
 use crate::keys::Keys;
 use crate::one::throttlecrab;
@@ -110,24 +110,23 @@ fn repeat(peer: &'static str, worst: impl Fn() -> u64) -> Slowest {
     Slowest { peer, ns: times[REPEATS / 2], ns_min: times[0], ns_max: times[REPEATS - 1] }
 }
 
-/// The slowest `call` on one thread while `other` runs on another.
+/// The slowest `call` on one thread while `other` runs on another. A call in which the thread was taken off its processor
+/// for another does not count; one that waits for a lock does.
 fn worst_during(other: impl FnOnce() + Send, call: impl Fn(usize) -> bool + Sync) -> u64 {
     let (started, done) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let caller = scope.spawn(|| {
-            let clock = Clock::new();
-            let (mut worst, mut index) = (0, 0);
+            let mut watch = Watch::new();
+            let mut index = 0;
             while !done.load(Ordering::Relaxed) {
-                let begin = clock.now_ns();
-                std::hint::black_box(call(index));
-                worst = worst.max(clock.now_ns() - begin);
+                watch.time(|| std::hint::black_box(call(index)));
                 index += 1;
                 if index == 1000 {
                     started.store(true, Ordering::Relaxed);
-                    worst = 0;
+                    watch.worst_ns = 0;
                 }
             }
-            worst
+            watch.worst_ns
         });
         while !started.load(Ordering::Relaxed) {
             std::hint::spin_loop();
@@ -138,6 +137,49 @@ fn worst_during(other: impl FnOnce() + Send, call: impl Fn(usize) -> bool + Sync
     })
 }
 
+/// A time above which it is asked whether the thread was taken off its processor: asking takes some microseconds itself.
+const SUSPECT_NS: u64 = 10_000;
+
+/// Times calls of one thread, and knows those that were the machine's fault.
+struct Watch {
+    clock: Clock,
+    last_ns: u64,
+    preemptions: u64,
+    worst_ns: u64,
+    /// Calls in which the thread was taken off its processor.
+    preempted: u64,
+}
+
+impl Watch {
+    fn new() -> Self {
+        let clock = Clock::new();
+        Self { last_ns: clock.now_ns(), clock, preemptions: preemptions(), worst_ns: 0, preempted: 0 }
+    }
+
+    /// The nanoseconds of a call that nothing interrupted, and what it answered.
+    fn time(&mut self, call: impl FnOnce() -> bool) -> (Option<u64>, bool) {
+        let begin = self.clock.now_ns();
+        if begin - self.last_ns > SUSPECT_NS {
+            self.preemptions = preemptions();
+        }
+        let begin = self.clock.now_ns();
+        let answer = call();
+        self.last_ns = self.clock.now_ns();
+        let time = self.last_ns - begin;
+        if time > SUSPECT_NS {
+            let now = preemptions();
+            let before = std::mem::replace(&mut self.preemptions, now);
+            self.last_ns = self.clock.now_ns();
+            if now != before {
+                self.preempted += 1;
+                return (None, answer);
+            }
+        }
+        self.worst_ns = self.worst_ns.max(time);
+        (Some(time), answer)
+    }
+}
+
 /// What a flood of strangers did.
 pub(crate) struct Flood {
     pub(crate) strangers: u64,
@@ -145,6 +187,8 @@ pub(crate) struct Flood {
     pub(crate) rejected: u64,
     pub(crate) evicted: u64,
     pub(crate) bytes: usize,
+    /// Calls that are not in `times`, since the thread was taken off its processor.
+    pub(crate) preempted: u64,
     pub(crate) times: Histogram<u64>,
 }
 
@@ -155,13 +199,14 @@ pub(crate) fn flood(options: &Options) -> Result<Flood> {
     let strangers = options.calls(100_000_000) as u64;
     let limiter = Limiter::new("10/s burst 5".parse::<Quota>()?, size(100_000));
     let bytes = limiter.bytes();
-    let clock = Clock::new();
+    let mut watch = Watch::new();
     let mut times = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 2)?;
     let mut rejected = 0;
     let mut timed = |key: u64, now_ns: u64| {
-        let begin = clock.now_ns();
-        let allowed = limiter.check_at(&key, 1, now_ns).is_allowed();
-        times.saturating_record(clock.now_ns() - begin);
+        let (time, allowed) = watch.time(|| limiter.check_at(&key, 1, now_ns).is_allowed());
+        if let Some(time) = time {
+            times.saturating_record(time);
+        }
         allowed
     };
     let mut calls = 0;
@@ -176,5 +221,5 @@ pub(crate) fn flood(options: &Options) -> Result<Flood> {
     }
     ensure!(limiter.bytes() == bytes, "the table grew");
     let evicted = limiter.stats_at(strangers * 1000).evicted;
-    Ok(Flood { strangers, calls, rejected, evicted, bytes, times })
+    Ok(Flood { strangers, calls, rejected, evicted, bytes, preempted: watch.preempted, times })
 }

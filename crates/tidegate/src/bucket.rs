@@ -226,14 +226,14 @@ pub struct Handle<'a> {
 
 impl Handle<'_> {
     /// Decides a call of cost 1 now.
-    #[inline]
+    #[inline(always)]
     pub fn check(&mut self) -> Decision {
         self.check_at(1, self.shared.bucket.now_ns())
     }
 
     /// Decides a call of `cost` at `now_ns` on the bucket's own clock. Of a call that the lease covers, `remaining` is what
     /// is left of the lease, and `reset_after` zero: the shared bucket was not asked.
-    #[inline]
+    #[inline(always)]
     pub fn check_at(&mut self, cost: u64, now_ns: u64) -> Decision {
         if self.lease.spend(now_ns, cost) {
             return Decision::Allowed {
@@ -242,11 +242,12 @@ impl Handle<'_> {
                 reset_after: Duration::ZERO,
             };
         }
-        self.ask(cost, now_ns)
+        self.ask(cost, now_ns).decision()
     }
 
     #[cold]
-    fn ask(&mut self, cost: u64, now_ns: u64) -> Decision {
+    #[inline(never)]
+    fn ask(&mut self, cost: u64, now_ns: u64) -> Parts {
         let terms = self.shared.terms;
         let mut charged = cost;
         let decision = self.shared.bucket.charge_at(now_ns, cost, |level| {
@@ -256,7 +257,7 @@ impl Handle<'_> {
         if decision.is_allowed() && charged > cost {
             self.lease.renew(&terms, now_ns, charged - cost);
         }
-        decision
+        decision.into()
     }
 }
 
