@@ -11,7 +11,7 @@ use tidegate_core::lease::{Lease, Terms};
 use tidegate_core::{Decision, Quota, Step};
 
 use crate::clock::Clock;
-use crate::narrow::NarrowBucket;
+use crate::narrow::{NarrowBucket, Parts};
 
 /// One token bucket, shared by threads: every decision is exact.
 ///
@@ -59,19 +59,19 @@ impl Bucket {
     }
 
     /// Decides a call of cost 1 now, and charges it if it is allowed.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self) -> Decision {
         self.check_n(1)
     }
 
     /// Decides a call of `cost` now, and charges it if it is allowed.
-    #[inline]
+    #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
         self.check_at(cost, self.clock.now_ns())
     }
 
     /// Decides a call of `cost` at `now_ns` on the bucket's own clock, and charges it if it is allowed.
-    #[inline]
+    #[inline(always)]
     pub fn check_at(&self, cost: u64, now_ns: u64) -> Decision {
         self.charge_at(now_ns, cost, |_| cost)
     }
@@ -90,40 +90,53 @@ impl Bucket {
 
     /// Decides a call of `cost`, and if it is allowed charges `charge` of the tokens that are there: at least `cost` if
     /// anything, and no more than are there.
-    #[inline]
+    ///
+    /// Inlined always, that the numbers of the decision which the caller does not read are not computed.
+    #[inline(always)]
     fn charge_at(&self, now_ns: u64, cost: u64, mut charge: impl FnMut(u64) -> u64) -> Decision {
         match &self.cell {
             Cell::Narrow(bucket, full_at) => {
                 let mut seen = full_at.load(Ordering::Relaxed);
-                loop {
+                let look = loop {
                     let look = bucket.look(seen, now_ns, cost);
                     if !bucket.allows(look) {
-                        return bucket.decision(look, cost);
+                        break look;
                     }
                     let charged = charge(bucket.level(look));
                     if charged == 0 {
-                        return bucket.decision(look, cost);
+                        break look;
                     }
                     let next = look.now + look.deficit + charged * bucket.token;
                     match full_at.compare_exchange_weak(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
-                        Ok(_) => return bucket.decision(look, cost),
+                        Ok(_) => break look,
                         Err(changed) => seen = changed,
                     }
-                }
+                };
+                bucket.decision(look, cost)
             }
-            Cell::Wide(bucket, tat) => {
-                let mut tat = tat.lock().unwrap_or_else(PoisonError::into_inner);
-                let decision = bucket.look(&tat, now_ns, cost);
-                if decision.is_allowed() {
-                    let charged = charge(decision.remaining().saturating_add(cost));
-                    if charged > 0 {
-                        bucket.charge(&mut tat, now_ns, charged);
-                    }
-                }
-                decision
-            }
+            Cell::Wide(bucket, tat) => charge_wide(bucket, tat, now_ns, cost, charge).decision(),
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn charge_wide(
+    bucket: &TokenBucket,
+    tat: &Mutex<Tat>,
+    now_ns: u64,
+    cost: u64,
+    mut charge: impl FnMut(u64) -> u64,
+) -> Parts {
+    let mut tat = tat.lock().unwrap_or_else(PoisonError::into_inner);
+    let decision = bucket.look(&tat, now_ns, cost);
+    if decision.is_allowed() {
+        let charged = charge(decision.remaining().saturating_add(cost));
+        if charged > 0 {
+            bucket.charge(&mut tat, now_ns, charged);
+        }
+    }
+    decision.into()
 }
 
 impl fmt::Debug for Bucket {
@@ -213,14 +226,14 @@ pub struct Handle<'a> {
 
 impl Handle<'_> {
     /// Decides a call of cost 1 now.
-    #[inline]
+    #[inline(always)]
     pub fn check(&mut self) -> Decision {
         self.check_at(1, self.shared.bucket.now_ns())
     }
 
     /// Decides a call of `cost` at `now_ns` on the bucket's own clock. Of a call that the lease covers, `remaining` is what
     /// is left of the lease, and `reset_after` zero: the shared bucket was not asked.
-    #[inline]
+    #[inline(always)]
     pub fn check_at(&mut self, cost: u64, now_ns: u64) -> Decision {
         if self.lease.spend(now_ns, cost) {
             return Decision::Allowed {
@@ -229,11 +242,12 @@ impl Handle<'_> {
                 reset_after: Duration::ZERO,
             };
         }
-        self.ask(cost, now_ns)
+        self.ask(cost, now_ns).decision()
     }
 
     #[cold]
-    fn ask(&mut self, cost: u64, now_ns: u64) -> Decision {
+    #[inline(never)]
+    fn ask(&mut self, cost: u64, now_ns: u64) -> Parts {
         let terms = self.shared.terms;
         let mut charged = cost;
         let decision = self.shared.bucket.charge_at(now_ns, cost, |level| {
@@ -243,7 +257,7 @@ impl Handle<'_> {
         if decision.is_allowed() && charged > cost {
             self.lease.renew(&terms, now_ns, charged - cost);
         }
-        decision
+        decision.into()
     }
 }
 

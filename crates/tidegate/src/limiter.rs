@@ -13,6 +13,7 @@ use foldhash::quality::RandomState;
 use tidegate_core::{Algorithm, Decision, Policy, PolicyDecision, Quota};
 
 use crate::clock::Clock;
+use crate::narrow::Parts;
 pub use build::{Capacity, LimiterBuilder, LimiterError};
 use flat::Flat;
 use sets::Sets;
@@ -115,7 +116,7 @@ impl Limiter {
     }
 
     /// Decides a call of cost 1 for `key` now, and charges it if it is allowed.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, key: &(impl Hash + ?Sized)) -> Decision {
         self.check_n(key, 1)
     }
@@ -129,7 +130,7 @@ impl Limiter {
     /// assert_eq!(limiter.check_n("ann", 21), Decision::Never { capacity: 20 });
     /// # Ok::<(), tidegate::QuotaError>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn check_n(&self, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
         self.check_at(key, cost, self.clock.now_ns())
     }
@@ -147,7 +148,7 @@ impl Limiter {
     /// assert_eq!(allowed, [true, true, true, false]);
     /// # Ok::<(), tidegate::QuotaError>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn check_at(&self, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
         let hash = self.hasher.hash_one(key);
         self.check_hashed(hash, self.tier_of(hash), cost, now_ns)
@@ -156,18 +157,28 @@ impl Limiter {
     /// Decides a call of `cost` for `key` in `tier` now. The tier given here goes before one set for the key.
     ///
     /// A key that comes in another tier than before stays as full in proportion as it was.
-    #[inline]
+    #[inline(always)]
     pub fn check_in(&self, tier: Tier, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
         self.check_hashed(self.hasher.hash_one(key), tier, cost, self.clock.now_ns())
     }
 
-    #[inline]
+    /// Inlined always, that the numbers of the decision which the caller does not read are not computed.
+    #[inline(always)]
     fn check_hashed(&self, hash: u64, tier: Tier, cost: u64, now_ns: u64) -> Decision {
         match &self.table {
             Table::One(table) => table.decide_one(hash, tier.0, now_ns, cost),
-            Table::Many(table) => table.decide(hash, tier.0, now_ns, |_| cost).decision,
-            Table::Sets(table) => table.decide(hash, tier.0, now_ns, |_| cost, true).decision,
+            // Out of line, so that the calls of the most frequent table stay small enough to be inlined.
+            Table::Many(_) | Table::Sets(_) => self.check_all(hash, tier, cost, now_ns).decision(),
         }
+    }
+
+    #[inline(never)]
+    fn check_all(&self, hash: u64, tier: Tier, cost: u64, now_ns: u64) -> Parts {
+        let answer = match &self.table {
+            Table::One(table) | Table::Many(table) => table.decide(hash, tier.0, now_ns, |_| cost),
+            Table::Sets(table) => table.decide(hash, tier.0, now_ns, |_| cost, true),
+        };
+        answer.decision.into()
     }
 
     /// Decides a call whose cost in limit `i` is `cost(i)`, such as 1 request and 4096 bytes, and says which limit bound.
@@ -214,11 +225,12 @@ impl Limiter {
 
     #[inline]
     fn tier_of(&self, hash: u64) -> Tier {
-        if self.overrides.is_empty() {
-            Tier(0)
-        } else {
-            self.overrides.get(&hash).copied().unwrap_or_default()
-        }
+        if self.overrides.is_empty() { Tier(0) } else { self.override_of(hash) }
+    }
+
+    #[inline(never)]
+    fn override_of(&self, hash: u64) -> Tier {
+        self.overrides.get(&hash).copied().unwrap_or_default()
     }
 
     /// The time on the limiter's own clock, for [`Self::check_at`].

@@ -60,7 +60,7 @@ impl NarrowBucket {
     /// Whole tokens that are there before the call.
     #[inline]
     pub(crate) fn level(&self, look: Look) -> u64 {
-        self.capacity.saturating_sub(look.deficit) / self.token
+        self.tokens(self.capacity.saturating_sub(look.deficit))
     }
 
     /// The decision in words; what the caller does not read is not computed, as this is inlined.
@@ -69,7 +69,7 @@ impl NarrowBucket {
         if self.allows(look) {
             Decision::Allowed {
                 start_after: Duration::ZERO,
-                remaining: (self.capacity - look.needed) / self.token,
+                remaining: self.tokens(self.capacity - look.needed),
                 reset_after: self.time_for(look.needed),
             }
         } else if cost > self.burst {
@@ -83,9 +83,23 @@ impl NarrowBucket {
         }
     }
 
+    /// `units` as whole tokens, rounded down.
+    ///
+    /// No token is of 0 units. A division that cannot panic is left out where nobody reads what it gives.
+    #[inline]
+    fn tokens(&self, units: u64) -> u64 {
+        units.checked_div(self.token).unwrap_or(0)
+    }
+
+    /// Nanoseconds until `units` have come in, rounded up. A nanosecond brings one unit under almost every quota.
+    #[inline]
+    pub(crate) fn ns_for(&self, units: u64) -> u64 {
+        if self.unit <= 1 { units } else { units.div_ceil(self.unit) }
+    }
+
     #[inline]
     pub(crate) fn time_for(&self, units: u64) -> Duration {
-        Duration::from_nanos(units.div_ceil(self.unit))
+        Duration::from_nanos(self.ns_for(units))
     }
 
     /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
@@ -98,5 +112,52 @@ impl NarrowBucket {
         // At most the new capacity, which is a `u64`, above a time that leaves room for it.
         let scaled = u64::try_from(scaled).unwrap_or(to.capacity).min(to.capacity);
         now_ns.min(to.now_max) * to.unit + scaled
+    }
+}
+
+/// A decision as a call out of line gives it back.
+///
+/// A [`Decision`] in memory that such a call wrote has all its fields, and where it meets the one that was made in line,
+/// so would that: a caller who reads only whether a call is allowed would pay for three divisions. This has another
+/// layout, from which a decision is made again in line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts {
+    kind: PartsKind,
+    tokens: u64,
+    wait: Duration,
+    reset_after: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PartsKind {
+    Allowed,
+    Rejected,
+    Never,
+}
+
+impl From<Decision> for Parts {
+    fn from(decision: Decision) -> Self {
+        let (kind, wait, tokens, reset_after) = match decision {
+            Decision::Allowed { start_after, remaining, reset_after } => {
+                (PartsKind::Allowed, start_after, remaining, reset_after)
+            }
+            Decision::Rejected { retry_after, remaining, reset_after } => {
+                (PartsKind::Rejected, retry_after, remaining, reset_after)
+            }
+            Decision::Never { capacity } => (PartsKind::Never, Duration::ZERO, capacity, Duration::ZERO),
+        };
+        Self { kind, tokens, wait, reset_after }
+    }
+}
+
+impl Parts {
+    #[inline(always)]
+    pub(crate) const fn decision(self) -> Decision {
+        let Self { tokens, wait, reset_after, .. } = self;
+        match self.kind {
+            PartsKind::Allowed => Decision::Allowed { start_after: wait, remaining: tokens, reset_after },
+            PartsKind::Rejected => Decision::Rejected { retry_after: wait, remaining: tokens, reset_after },
+            PartsKind::Never => Decision::Never { capacity: tokens },
+        }
     }
 }

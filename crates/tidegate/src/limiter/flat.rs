@@ -5,13 +5,14 @@
 //! again (the core's token bucket, whose state is that one number). The first of these also holds the version.
 //!
 //! ```text
-//! line 0:  given    key 0   key 1   ...  key 6        key word: 56 bits of the hash, 8 bits tier
-//! line 1:  version  full 0  full 1  ...  full 6
-//! line 2:  -        full 0  full 1  ...  full 6       (second limit)
+//! line 0:  given    key 1   key 2   ...  key 7        key word: 56 bits of the hash, 8 bits tier
+//! line 1:  version  full 1  full 2  ...  full 7
+//! line 2:  -        full 1  full 2  ...  full 7       (second limit, in an array of its own)
 //! ```
 //!
-//! The two lines of a one-limit set lie side by side, and neither address depends on what the other holds, so a look-up
-//! in a table that is larger than the caches waits for memory once.
+//! Lines 0 and 1 are a pair that processors fetch together, and neither address depends on what the other holds, so a
+//! look-up in a table that is larger than the caches waits for memory once. Keys are compared without a branch: a wrong
+//! guess at the slot would throw away the look-ups that follow, whose waits for memory overlap this one's.
 //!
 //! **Protocol.** The version is a sequence lock: bit 0 is set while somebody writes, bit 1 says which of two sets of
 //! numbers holds (they change with the quota), the rest counts. A decision reads the version, then keys and state, and
@@ -26,14 +27,14 @@
 //! **Time** that goes back makes a bucket look emptier than it is, since the state is one number: it creates nothing, and
 //! can reject a call until the time is what it was. A limiter's own clock does not go back.
 
-use std::sync::Mutex;
+use std::hint::select_unpredictable;
 use std::time::Duration;
 
 use tidegate_core::{Decision, Mode, Policy, PolicyDecision};
 
 use super::WhenFull;
-use super::shim::{AtomicU64, Ordering, fence, pause};
-use crate::narrow::NarrowBucket;
+use super::shim::{AtomicU64, Mutex, Ordering, fence, pause};
+use crate::narrow::{Look, NarrowBucket, Parts};
 
 /// Slots in a set: with the word about the set, the keys fill a cache line.
 pub(super) const SLOTS: usize = 7;
@@ -48,6 +49,7 @@ const LOCKED: u64 = 1;
 const EPOCH: u64 = 2;
 const COUNT: u64 = 4;
 
+/// A cache line: a word about the set, and a word for each slot, at the slot's own number, from 1 on.
 #[repr(align(64))]
 #[derive(Debug)]
 struct Line([AtomicU64; 1 + SLOTS]);
@@ -56,6 +58,14 @@ impl Line {
     fn new() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
+}
+
+/// Lines 0 and 1 of a set.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Pair {
+    keys: Line,
+    full_at: Line,
 }
 
 /// The numbers of one limit of one tier. They are atomic because a quota can change while callers decide.
@@ -117,11 +127,13 @@ pub(super) struct Counters {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Flat {
-    lines: Box<[Line]>,
-    sets: u64,
+    sets: Box<[Pair]>,
+    /// For each set, a line for each limit but the first.
+    more: Box<[Line]>,
     /// For each epoch (two), tier and limit.
     numbers: Box<[Numbers]>,
     tiers: usize,
+    limits: usize,
     /// Names and modes of the limits.
     policy: Policy,
     when_full: WhenFull,
@@ -134,7 +146,8 @@ pub(super) struct Flat {
 
 /// The set of one key.
 struct Set<'a> {
-    lines: &'a [Line],
+    pair: &'a Pair,
+    more: &'a [Line],
 }
 
 /// A locked set: nobody else decides in it.
@@ -145,6 +158,7 @@ struct Locked<'a> {
 }
 
 impl Drop for Locked<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.set.version().store(self.version.wrapping_add(COUNT), Ordering::Release);
     }
@@ -153,34 +167,45 @@ impl Drop for Locked<'_> {
 impl<'a> Set<'a> {
     #[inline]
     fn version(&self) -> &AtomicU64 {
-        &self.lines[1].0[0]
+        &self.pair.full_at.0[0]
     }
 
     /// When a slot was last given to another key.
     #[inline]
     fn given(&self) -> &AtomicU64 {
-        &self.lines[0].0[0]
+        &self.pair.keys.0[0]
     }
 
     #[inline]
     fn key(&self, slot: usize) -> u64 {
-        self.lines[0].0[1 + slot].load(Ordering::Relaxed)
+        self.pair.keys.0[slot].load(Ordering::Relaxed)
+    }
+
+    /// The unit-times of a limit.
+    #[inline]
+    fn line(&self, limit: usize) -> &Line {
+        if limit == 0 { &self.pair.full_at } else { &self.more[limit - 1] }
     }
 
     #[inline]
     fn full_at(&self, slot: usize, limit: usize) -> u64 {
-        self.lines[1 + limit].0[1 + slot].load(Ordering::Relaxed)
+        self.line(limit).0[slot].load(Ordering::Relaxed)
     }
 
     #[inline]
     fn set_full_at(&self, slot: usize, limit: usize, value: u64) {
-        self.lines[1 + limit].0[1 + slot].store(value, Ordering::Relaxed);
+        self.line(limit).0[slot].store(value, Ordering::Relaxed);
     }
 
     /// The slot of the key word `want`, all bits of it.
     #[inline]
     fn find(&self, want: u64) -> Option<usize> {
-        (0..SLOTS).find(|&slot| self.key(slot) == want)
+        let mut found = 0;
+        for slot in 1..=SLOTS {
+            found = select_unpredictable(self.key(slot) == want, slot, found);
+        }
+        // No more than there are: with that said, nobody checks it again.
+        (found > 0).then_some(found & SLOTS)
     }
 
     /// Locks the set if its version is still `version`: then all that was read since is what is there now.
@@ -229,8 +254,9 @@ impl Flat {
         let limits = policy.limits().len();
         let epochs = [buckets, buckets].concat();
         Self {
-            lines: (0..sets * (1 + limits)).map(|_| Line::new()).collect(),
-            sets: sets as u64,
+            sets: (0..sets).map(|_| Pair { keys: Line::new(), full_at: Line::new() }).collect(),
+            more: (0..sets * limits.saturating_sub(1)).map(|_| Line::new()).collect(),
+            limits,
             numbers: epochs.into_iter().map(Numbers::new).collect(),
             tiers: buckets.len() / limits.max(1),
             policy,
@@ -247,16 +273,11 @@ impl Flat {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.lines)
+        size_of_val(&*self.sets) + size_of_val(&*self.more)
     }
 
     pub(super) const fn slots(&self) -> usize {
-        self.sets_len() * SLOTS
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "it was made from a usize")]
-    const fn sets_len(&self) -> usize {
-        self.sets as usize
+        self.sets.len() * SLOTS
     }
 
     pub(super) const fn policy(&self) -> &Policy {
@@ -265,45 +286,64 @@ impl Flat {
 
     /// The set that the high bits of `hash` pick.
     #[inline]
-    fn set(&self, hash: u64) -> Set<'_> {
+    fn index(&self, hash: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of sets, which is a usize")]
-        let index = ((u128::from(hash) * u128::from(self.sets)) >> 64) as usize;
-        self.set_at(index)
+        let index = ((u128::from(hash) * self.sets.len() as u128) >> 64) as usize;
+        index
+    }
+
+    #[inline]
+    fn set(&self, hash: u64) -> Set<'_> {
+        self.set_at(self.index(hash))
     }
 
     #[inline]
     fn set_at(&self, index: usize) -> Set<'_> {
-        let stride = 1 + self.policy.limits().len();
-        Set { lines: &self.lines[index * stride..][..stride] }
+        let more = self.limits - 1;
+        Set { pair: &self.sets[index], more: &self.more[index * more..][..more] }
     }
 
     #[inline]
     fn bucket(&self, version: u64, tier: u8, limit: usize) -> NarrowBucket {
         let epoch = usize::from(version & EPOCH != 0);
-        let limits = self.policy.limits().len();
-        self.numbers[(epoch * self.tiers + usize::from(tier)) * limits + limit].read()
+        self.numbers[(epoch * self.tiers + usize::from(tier)) * self.limits + limit].read()
     }
 
     /// Decides for a policy of one enforced limit.
-    #[inline]
+    ///
+    /// Inlined always, so that what is not read of the decision is not computed; all that is seldom is out of line.
+    #[inline(always)]
     pub(super) fn decide_one(&self, hash: u64, tier: u8, now_ns: u64, cost: u64) -> Decision {
-        let set = self.set(hash);
-        let version = set.version().load(Ordering::Acquire);
-        let bucket = self.bucket(version, tier, 0);
-        if version & LOCKED == 0
-            && let Some(slot) = set.find(key_word(hash, tier))
-        {
-            let look = bucket.look(set.full_at(slot, 0), now_ns, cost);
-            if !bucket.allows(look) || cost == 0 {
-                if set.is_still(version) {
-                    return bucket.decision(look, cost);
-                }
-            } else if let Ok(locked) = set.lock_at(version) {
-                locked.set.set_full_at(slot, 0, look.now + look.needed);
-                return bucket.decision(look, cost);
-            }
+        match self.decide_one_held(hash, tier, now_ns, cost) {
+            Some((bucket, look)) => bucket.decision(look, cost),
+            None => self.decide_one_slowly(hash, tier, now_ns, cost).decision(),
         }
-        self.decide_slowly(hash, tier, now_ns, |_| cost, true).decision
+    }
+
+    /// Decides for a key that has a slot; `None` if it has none, or somebody else decides in its set.
+    #[inline(always)]
+    fn decide_one_held(&self, hash: u64, tier: u8, now_ns: u64, cost: u64) -> Option<(NarrowBucket, Look)> {
+        let set = Set { pair: &self.sets[self.index(hash)], more: &[] };
+        let version = set.version().load(Ordering::Acquire);
+        let slot = set.find(key_word(hash, tier))?;
+        if version & LOCKED != 0 {
+            return None;
+        }
+        let epoch = usize::from(version & EPOCH != 0);
+        let bucket = self.numbers[epoch * self.tiers + usize::from(tier)].read();
+        let look = bucket.look(set.full_at(slot, 0), now_ns, cost);
+        if !bucket.allows(look) || cost == 0 {
+            return set.is_still(version).then_some((bucket, look));
+        }
+        let locked = set.lock_at(version).ok()?;
+        locked.set.set_full_at(slot, 0, look.now + look.needed);
+        Some((bucket, look))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decide_one_slowly(&self, hash: u64, tier: u8, now_ns: u64, cost: u64) -> Parts {
+        self.decide_slowly(hash, tier, now_ns, |_| cost, true).decision.into()
     }
 
     /// The decision without charging.
@@ -373,8 +413,8 @@ impl Flat {
         let locked = self.set(hash).lock();
         let version = locked.version;
         let want = key_word(hash, tier);
-        let limits = self.policy.limits().len();
-        let held = (0..SLOTS).find(|&slot| locked.set.key(slot) >> TIER_BITS == want >> TIER_BITS);
+        let limits = self.limits;
+        let held = (1..=SLOTS).find(|&slot| locked.set.key(slot) >> TIER_BITS == want >> TIER_BITS);
         let mut full_at = [0; LIMITS_MAX];
         // A key that is not here may be one that was forgotten when its slot was given away, which was right only from
         // then on.
@@ -425,7 +465,7 @@ impl Flat {
                 }
             },
         };
-        locked.set.lines[0].0[1 + slot].store(want, Ordering::Relaxed);
+        locked.set.pair.keys.0[slot].store(want, Ordering::Relaxed);
         for (limit, value) in full_at.iter().enumerate().take(limits) {
             locked.set.set_full_at(slot, limit, *value);
         }
@@ -436,7 +476,7 @@ impl Flat {
     fn make_room(&self, locked: &Locked<'_>, now_ns: u64) -> Result<usize, Duration> {
         let mut soonest = 0;
         let mut least = u64::MAX;
-        for slot in 0..SLOTS {
+        for slot in 1..=SLOTS {
             let reset = self.reset_ns(locked, slot, now_ns);
             if reset == 0 {
                 // A slot that was never used stands for no key that could come back.
@@ -454,7 +494,7 @@ impl Flat {
             return Err(Duration::from_nanos(least));
         }
         let tier = tier_of(locked.set.key(soonest));
-        let tokens = (0..self.policy.limits().len()).map(|limit| {
+        let tokens = (0..self.limits).map(|limit| {
             let bucket = self.bucket(locked.version, tier, limit);
             bucket.look(locked.set.full_at(soonest, limit), now_ns, 0).deficit.div_ceil(bucket.token)
         });
@@ -466,10 +506,10 @@ impl Flat {
     /// Nanoseconds until all buckets of a slot are full.
     fn reset_ns(&self, locked: &Locked<'_>, slot: usize, now_ns: u64) -> u64 {
         let tier = tier_of(locked.set.key(slot));
-        (0..self.policy.limits().len())
+        (0..self.limits)
             .map(|limit| {
                 let bucket = self.bucket(locked.version, tier, limit);
-                bucket.look(locked.set.full_at(slot, limit), now_ns, 0).deficit.div_ceil(bucket.unit)
+                bucket.ns_for(bucket.look(locked.set.full_at(slot, limit), now_ns, 0).deficit)
             })
             .max()
             .unwrap_or(0)
@@ -527,10 +567,10 @@ impl Flat {
         for (numbers, bucket) in self.numbers[of_epoch - start..].iter().zip(&new) {
             numbers.write(*bucket);
         }
-        let limits = self.policy.limits().len();
-        for index in 0..self.sets_len() {
+        let limits = self.limits;
+        for index in 0..self.sets.len() {
             let mut locked = self.set_at(index).lock();
-            for slot in 0..SLOTS {
+            for slot in 1..=SLOTS {
                 let tier = usize::from(tier_of(locked.set.key(slot)));
                 for limit in 0..limits {
                     let (from, to) = (&old[tier * limits + limit], &new[tier * limits + limit]);
@@ -549,10 +589,10 @@ impl Flat {
 
     /// How many slots hold a bucket that is not full.
     pub(super) fn busy(&self, now_ns: u64) -> usize {
-        (0..self.sets_len())
+        (0..self.sets.len())
             .map(|index| {
                 let locked = self.set_at(index).lock();
-                (0..SLOTS).filter(|&slot| self.reset_ns(&locked, slot, now_ns) > 0).count()
+                (1..=SLOTS).filter(|&slot| self.reset_ns(&locked, slot, now_ns) > 0).count()
             })
             .sum()
     }

@@ -1,7 +1,11 @@
-//! The atomics of the flat table, so that a model checker can put its own in their place.
+//! The atomics and locks of the flat table, so that a model checker can put its own in their place: `tests/loom_flat.rs`.
 
 #[cfg(loom)]
+pub(super) use loom::sync::Mutex;
+#[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(super) use std::sync::Mutex;
 #[cfg(not(loom))]
 pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
