@@ -50,12 +50,12 @@ impl Bucket {
     /// A full bucket with a clock of one's own, a [`ManualClock`](crate::clock::ManualClock) for example.
     #[must_use]
     pub fn with_clock(quota: Quota, clock: impl Into<Clock>) -> Self {
-        let bucket = TokenBucket::new(quota);
-        let cell = match NarrowBucket::of(&bucket, bucket.rate_units().get()) {
+        let (bucket, clock) = (TokenBucket::new(quota), clock.into());
+        let cell = match NarrowBucket::of(&bucket, bucket.rate_units().get(), clock.now_ns()) {
             Some(narrow) => Cell::Narrow(narrow, AtomicU64::new(0)),
             None => Cell::Wide(bucket, Mutex::new(Tat::default())),
         };
-        Self { cell, clock: clock.into() }
+        Self { cell, clock }
     }
 
     /// Decides a call of cost 1 now, and charges it if it is allowed.

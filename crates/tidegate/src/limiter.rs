@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
 use foldhash::quality::RandomState;
-use tidegate_core::{Algorithm, Decision, Policy, PolicyDecision, Quota};
+use tidegate_core::{Decision, Policy, PolicyDecision, Quota};
 
 use crate::clock::Clock;
 use crate::narrow::Parts;
@@ -56,6 +56,8 @@ pub enum WhenFull {
 /// ```
 pub struct Limiter {
     table: Table,
+    /// How many limits a key has.
+    limits: usize,
     hasher: RandomState,
     clock: Clock,
     /// The names of the tiers; a tier is its index here.
@@ -103,10 +105,12 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When the memory for the table cannot be had.
+    /// When the policy has no limit, or the memory for the table cannot be had.
     #[must_use]
     pub fn new(policy: impl Into<Policy>, capacity: impl Into<Capacity>) -> Self {
-        LimiterBuilder::new(policy.into()).capacity(capacity).build_without_tiers()
+        let policy = policy.into();
+        assert!(!policy.limits().is_empty(), "{}", LimiterError::NoLimit);
+        LimiterBuilder::new(policy).capacity(capacity).build_without_tiers()
     }
 
     /// A limiter with more to say about it: tiers, the rule when it is full, the clock.
@@ -156,9 +160,11 @@ impl Limiter {
 
     /// Decides a call of `cost` for `key` in `tier` now. The tier given here goes before one set for the key.
     ///
-    /// A key that comes in another tier than before stays as full in proportion as it was.
+    /// A key that comes in another tier than before stays as full in proportion as it was. A tier that this limiter does
+    /// not have, from another one, counts as the first.
     #[inline(always)]
     pub fn check_in(&self, tier: Tier, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
+        let tier = if usize::from(tier.0) < self.tiers.len() { tier } else { Tier::default() };
         self.check_hashed(self.hasher.hash_one(key), tier, cost, self.clock.now_ns())
     }
 
@@ -174,11 +180,22 @@ impl Limiter {
 
     #[inline(never)]
     fn check_all(&self, hash: u64, tier: Tier, cost: u64, now_ns: u64) -> Parts {
-        let answer = match &self.table {
-            Table::One(table) | Table::Many(table) => table.decide(hash, tier.0, now_ns, |_| cost),
-            Table::Sets(table) => table.decide(hash, tier.0, now_ns, |_| cost, true),
-        };
-        answer.decision.into()
+        self.decide(hash, tier, |_| cost, now_ns, true).decision.into()
+    }
+
+    fn decide(
+        &self,
+        hash: u64,
+        tier: Tier,
+        cost: impl Fn(usize) -> u64,
+        now_ns: u64,
+        charge: bool,
+    ) -> PolicyDecision {
+        // Asked once, and before anything is locked: it may be slow, call this limiter, or answer otherwise next time.
+        with_costs(self.limits, cost, |costs| match &self.table {
+            Table::One(table) | Table::Many(table) => table.decide(hash, tier.0, now_ns, costs, charge),
+            Table::Sets(table) => table.decide(hash, tier.0, now_ns, costs, charge),
+        })
     }
 
     /// Decides a call whose cost in limit `i` is `cost(i)`, such as 1 request and 4096 bytes, and says which limit bound.
@@ -200,11 +217,7 @@ impl Limiter {
     #[inline]
     pub fn check_with(&self, key: &(impl Hash + ?Sized), cost: impl Fn(usize) -> u64) -> PolicyDecision {
         let hash = self.hasher.hash_one(key);
-        let (tier, now) = (self.tier_of(hash), self.clock.now_ns());
-        match &self.table {
-            Table::One(table) | Table::Many(table) => table.decide(hash, tier.0, now, cost),
-            Table::Sets(table) => table.decide(hash, tier.0, now, cost, true),
-        }
+        self.decide(hash, self.tier_of(hash), cost, self.clock.now_ns(), true)
     }
 
     /// The decision for a call of `cost` for `key` now, without charging it.
@@ -216,11 +229,7 @@ impl Limiter {
     /// The decision for a call of `cost` for `key` at `now_ns`, without charging it.
     pub fn peek_at(&self, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
         let hash = self.hasher.hash_one(key);
-        let tier = self.tier_of(hash).0;
-        match &self.table {
-            Table::One(table) | Table::Many(table) => table.peek(hash, tier, now_ns, |_| cost).decision,
-            Table::Sets(table) => table.decide(hash, tier, now_ns, |_| cost, false).decision,
-        }
+        self.decide(hash, self.tier_of(hash), |_| cost, now_ns, false).decision
     }
 
     #[inline]
@@ -274,12 +283,13 @@ impl Limiter {
     #[must_use]
     pub fn policy(&self) -> Policy {
         match &self.table {
-            Table::One(table) | Table::Many(table) => table.policy().clone(),
+            Table::One(table) | Table::Many(table) => table.policy(0),
             Table::Sets(table) => table.policy(0),
         }
     }
 
-    /// The memory of the table in bytes. A sliding log takes more: 16 bytes for each call that a key has in its window.
+    /// The memory of the table in bytes. A sliding log takes more: up to 32 bytes for each call that a key had in its window
+    /// until its next one that is allowed.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.table {
@@ -345,6 +355,20 @@ impl fmt::Debug for Limiter {
     }
 }
 
+/// Runs `run` with the costs of all limits.
+#[inline]
+fn with_costs<R>(limits: usize, cost: impl Fn(usize) -> u64, run: impl FnOnce(&[u64]) -> R) -> R {
+    if limits <= flat::LIMITS_MAX {
+        let mut costs = [0; flat::LIMITS_MAX];
+        for (limit, slot) in costs.iter_mut().enumerate().take(limits) {
+            *slot = cost(limit);
+        }
+        run(&costs[..limits])
+    } else {
+        run(&(0..limits).map(cost).collect::<Vec<_>>())
+    }
+}
+
 /// A hasher for what is a hash already.
 #[derive(Debug, Default)]
 struct AsIs(u64);
@@ -359,9 +383,4 @@ impl std::hash::Hasher for AsIs {
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
     }
-}
-
-/// The algorithm that a quota means when no other is named.
-fn default_algorithm(quota: Quota) -> Algorithm {
-    Algorithm::new(tidegate_core::Kind::TokenBucket, quota)
 }

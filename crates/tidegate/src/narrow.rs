@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidegate_core::Decision;
 use tidegate_core::algorithm::TokenBucket;
 
-/// How far the clock of a limiter may go, in nanoseconds: 30 years. A quota whose unit-time does not fit 64 bits for as
-/// long takes the table of sets, whose state is wider.
+/// How far the clock of a limiter may go from where it stands when a quota is put in force, in nanoseconds: 30 years. A
+/// quota whose unit-time does not fit 64 bits for as long takes a wider state.
 pub(crate) const CLOCK_RANGE_NS: u64 = 30 * 365 * 86_400 * 1_000_000_000;
 
 /// A token bucket whose state is one 64-bit number: the unit-time at which it is full again.
@@ -31,23 +31,31 @@ pub(crate) struct Look {
 }
 
 impl NarrowBucket {
-    /// The bucket in `unit`s, a multiple of its own.
-    pub(crate) fn of(bucket: &TokenBucket, unit: u64) -> Option<Self> {
-        Self::new(bucket.token_units().get(), bucket.rate_units().get(), bucket.burst(), unit)
+    /// The bucket in `unit`s, a multiple of its own, on a clock that stands at `now_ns`.
+    pub(crate) fn of(bucket: &TokenBucket, unit: u64, now_ns: u64) -> Option<Self> {
+        Self::new(bucket.token_units().get(), bucket.rate_units().get(), bucket.burst(), unit, now_ns)
     }
 
-    /// The smallest numbers for `token / rate` units per token and nanosecond, in `unit`s (a multiple of `rate`).
-    pub(crate) fn new(token: u64, rate: u64, burst: u64, unit: u64) -> Option<Self> {
+    /// The smallest numbers for `token / rate` units per token and nanosecond, in `unit`s (a multiple of `rate`), on a
+    /// clock that stands at `now_ns`.
+    pub(crate) fn new(token: u64, rate: u64, burst: u64, unit: u64, now_ns: u64) -> Option<Self> {
         let token = token.checked_mul(unit / rate)?;
         let capacity = token.checked_mul(burst)?;
         // The state is at most a full capacity above the unit-time of now.
         let now_max = (u64::MAX - capacity) / unit;
-        (now_max >= CLOCK_RANGE_NS).then_some(Self { token, unit, capacity, now_max, burst })
+        (now_max >= now_ns.checked_add(CLOCK_RANGE_NS)?).then_some(Self {
+            token,
+            unit,
+            capacity,
+            now_max,
+            burst,
+        })
     }
 
     #[inline]
     pub(crate) fn look(&self, full_at: u64, now_ns: u64, cost: u64) -> Look {
-        let now = now_ns.min(self.now_max) * self.unit;
+        // It wraps only for numbers of two quotas, read while one takes the place of the other and then thrown away.
+        let now = now_ns.min(self.now_max).wrapping_mul(self.unit);
         let deficit = full_at.saturating_sub(now);
         Look { now, deficit, needed: deficit.saturating_add(cost.saturating_mul(self.token)) }
     }
@@ -103,7 +111,11 @@ impl NarrowBucket {
     }
 
     /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
+    ///
+    /// When the clock has gone back so far that more than a burst is missing, it was charged later than `now_ns`: then
+    /// the earliest time at which it can have been is taken.
     pub(crate) fn carry_over(&self, full_at: u64, now_ns: u64, to: &Self) -> u64 {
+        let now_ns = now_ns.max(full_at.saturating_sub(self.capacity).div_ceil(self.unit));
         let deficit = self.look(full_at, now_ns, 0).deficit.min(self.capacity);
         if deficit == 0 {
             return 0;

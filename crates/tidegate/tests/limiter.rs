@@ -5,10 +5,10 @@
 use std::thread;
 use std::time::Duration;
 
-use tidegate::algorithm::TokenBucket;
+use tidegate::algorithm::{LeakyBucket, TokenBucket};
 use tidegate::clock::ManualClock;
 use tidegate::{
-    Algorithm, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Quota, Step, Tier, WhenFull,
+    Algorithm, Bucket, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Quota, Step, Tier, WhenFull,
 };
 
 const S: u64 = 1_000_000_000;
@@ -432,4 +432,141 @@ fn the_collision_bound_holds_for_hashes_of_few_bits() {
     assert!(measured < bound * 1.5 && measured > bound / 2.0, "{measured} against a bound of {bound}");
     let limiter = Limiter::new("1/s".parse::<Quota>().unwrap(), 1_000_000);
     assert!((limiter.collision_bound(1_000_000) - 5e11 / 2.0_f64.powi(64)).abs() < 1e-12);
+}
+
+#[test]
+fn a_quota_of_many_units_works_on_a_clock_that_counts_from_the_epoch() {
+    // 11/s counts in elevenths of a nanosecond: 64 bits last for 53 years of them, and the epoch is further away.
+    let clock = ManualClock::new();
+    clock.set(1_800_000_000 * S);
+    for quota in ["11/s burst 2", "13/s burst 2", "10/s burst 2", "110/s burst 2"] {
+        let quota: Quota = quota.parse().unwrap();
+        let limiter = Limiter::builder(quota).capacity(100).clock(&clock).build().unwrap();
+        let bucket = Bucket::with_clock(quota, &clock);
+        for _ in 0..5 {
+            assert!(limiter.check_n("ann", 2).is_allowed() && bucket.check_n(2).is_allowed(), "{quota}");
+            assert!(!limiter.check("ann").is_allowed() && !bucket.check().is_allowed(), "{quota}");
+            clock.advance(Duration::from_secs(1));
+        }
+    }
+}
+
+#[test]
+fn newcomers_that_share_gain_nothing_when_the_quota_changes() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+        let limiter = Limiter::builder(Algorithm::new(kind, quota("10 per 36500d")))
+            .capacity(Capacity::Bytes(1))
+            .when_full(WhenFull::Share)
+            .build()
+            .unwrap();
+        (0..limiter.stats().slots).for_each(|key| assert!(limiter.check_n(&key, 10).is_allowed()));
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let allowed = thread::scope(|scope| {
+            let newcomers = scope.spawn(|| {
+                let keys = (1000..u64::MAX).take_while(|_| !stop.load(std::sync::atomic::Ordering::Relaxed));
+                keys.filter(|key| limiter.check(key).is_allowed()).count()
+            });
+            for _ in 0..300 {
+                limiter.set_quota(Tier::default(), 0, quota("30 per 36500d burst 10")).unwrap();
+                limiter.set_quota(Tier::default(), 0, quota("10 per 36500d")).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            newcomers.join().unwrap()
+        });
+        let most = if kind == Kind::TokenBucket { 10 } else { 30 };
+        assert!(allowed <= most, "{kind}: {allowed} newcomers, and no token comes");
+    }
+}
+
+#[test]
+fn a_leaky_bucket_keeps_its_queue_when_its_quota_changes() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    let bucket = LeakyBucket::new(quota("10/s burst 1"), 50).with_max_wait(Duration::from_secs(1));
+    let limiter = Limiter::builder(Algorithm::LeakyBucket(bucket)).clock(ManualClock::new()).build().unwrap();
+    limiter.set_quota(Tier::default(), 0, quota("100/s burst 1")).unwrap();
+    assert_eq!(
+        (0..100).filter(|_| limiter.check("a").is_allowed()).count(),
+        51,
+        "the queue of 50 and the burst"
+    );
+    limiter.set_quota(Tier::default(), 0, quota("5/s burst 1")).unwrap();
+    assert_eq!(
+        (0..100).filter(|_| limiter.check("b").is_allowed()).count(),
+        6,
+        "no more than a second's worth waits"
+    );
+}
+
+#[test]
+fn a_clock_that_goes_back_before_a_change_creates_nothing() {
+    let quota: Quota = "10/s".parse().unwrap();
+    let clock = ManualClock::new();
+    let limiter = Limiter::builder(quota)
+        .tier("other", "10/s burst 20".parse::<Quota>().unwrap())
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let other = limiter.tier("other").unwrap();
+    clock.set(100 * S);
+    assert!(limiter.check_n("ann", 10).is_allowed() && limiter.check_n("bob", 10).is_allowed());
+    clock.set(50 * S);
+    limiter.set_quota(Tier::default(), 0, quota).unwrap();
+    let _ = limiter.check_in(other, "bob", 0);
+    clock.set(100 * S);
+    assert!(!limiter.check("ann").is_allowed());
+    assert!(!limiter.check_in(other, "bob", 1).is_allowed());
+}
+
+#[test]
+fn the_cost_is_asked_once_and_may_use_the_limiter() {
+    let policy = Policy::new(vec![
+        named("a", bucket("10/s"), Mode::Enforce),
+        named("b", bucket("10/s"), Mode::Enforce),
+    ]);
+    let limiter = Limiter::builder(policy).clock(ManualClock::new()).build().unwrap();
+    let asked = std::cell::Cell::new(0);
+    for _ in 0..2 {
+        asked.set(0);
+        let answer = limiter.check_with("ann", |limit| {
+            asked.set(asked.get() + 1);
+            let _ = limiter.check("ann");
+            limit as u64
+        });
+        assert!(answer.decision.is_allowed());
+        assert_eq!(asked.get(), 2);
+    }
+}
+
+#[test]
+fn the_policy_is_the_one_of_today() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in [Kind::TokenBucket, Kind::SlidingWindow] {
+        let limiter = Limiter::new(Algorithm::new(kind, quota("10/s")), 10);
+        limiter.set_quota(Tier::default(), 0, quota("5/s")).unwrap();
+        assert_eq!(limiter.policy().limits()[0].algorithm, Algorithm::new(kind, quota("5/s")));
+    }
+}
+
+#[test]
+fn a_tier_of_another_limiter_counts_as_the_first() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    let gold =
+        Limiter::builder(quota("1/s")).tier("gold", quota("9/s")).build().unwrap().tier("gold").unwrap();
+    let limiter = Limiter::new(quota("1/s burst 3"), 10);
+    assert_eq!(limiter.check_in(gold, "ann", 1).remaining(), 2);
+}
+
+#[test]
+fn shadow_limits_reject_no_newcomers() {
+    for algorithm in [bucket("10/s"), Algorithm::new(Kind::FixedWindow, "10/s".parse::<Quota>().unwrap())] {
+        let policy = Policy::new(vec![named("tried", algorithm, Mode::Shadow)]);
+        let limiter = Limiter::builder(policy)
+            .capacity(Capacity::Bytes(1))
+            .when_full(WhenFull::Reject)
+            .clock(ManualClock::new())
+            .build()
+            .unwrap();
+        assert!((0..100_u32).all(|key| limiter.check_n(&key, 10).is_allowed()));
+    }
 }

@@ -33,6 +33,9 @@ use crate::{Decision, Quota, Step};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeakyBucket {
     bucket: TokenBucket,
+    /// The queue in tokens, and the longest wait, as they were asked for.
+    tokens: u64,
+    max_wait: Duration,
     /// How far the backlog may go above the capacity, in units: the queue and the longest wait, whichever is less.
     queue: u128,
 }
@@ -46,18 +49,23 @@ impl LeakyBucket {
     #[must_use]
     pub fn new(quota: Quota, queue: u64) -> Self {
         let bucket = TokenBucket::new(quota);
-        Self { bucket, queue: bucket.units(queue).min(bucket.headroom()) }.with_max_wait(Duration::MAX)
+        let room = bucket.units(queue).min(bucket.headroom());
+        Self { bucket, tokens: queue, max_wait: Duration::MAX, queue: room }.with_max_wait(Duration::MAX)
     }
 
-    /// The bucket of another quota with a queue of as many tokens, rounded down.
+    /// The bucket of another quota with a queue of as many tokens and the same longest wait.
     pub(super) fn with_quota(self, quota: Quota) -> Self {
-        Self::new(quota, self.bucket.tokens(self.queue))
+        Self::new(quota, self.tokens).with_max_wait(self.max_wait)
     }
 
     /// The same bucket where no call waits longer than `max_wait`; a call that would is rejected at once.
     #[must_use]
     pub fn with_max_wait(self, max_wait: Duration) -> Self {
-        Self { queue: self.queue.min(self.bucket.gained(max_wait)), ..self }
+        Self {
+            max_wait: self.max_wait.min(max_wait),
+            queue: self.queue.min(self.bucket.gained(max_wait)),
+            ..self
+        }
     }
 }
 

@@ -6,11 +6,11 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::quality::RandomState;
 use thiserror::Error;
 use tidegate_core::algorithm::TokenBucket;
-use tidegate_core::{Algorithm, Kind, Mode, Policy, Quota};
+use tidegate_core::{Algorithm, Mode, Policy, Quota};
 
 use super::flat::{self, Flat};
 use super::sets::{self, Sets};
-use super::{Limiter, Table, Tier, WhenFull, default_algorithm};
+use super::{Limiter, Table, Tier, WhenFull};
 use crate::clock::Clock;
 use crate::narrow::NarrowBucket;
 
@@ -162,6 +162,10 @@ impl LimiterBuilder {
     /// # Errors
     ///
     /// A policy without limits, tiers with other limits than the first, a tier that was not declared.
+    ///
+    /// # Panics
+    ///
+    /// When the memory for the table cannot be had.
     pub fn build(self) -> Result<Limiter, LimiterError> {
         self.check()?;
         let tier = |name: &str| self.tiers.iter().position(|(tier, _)| tier.as_ref() == name);
@@ -200,11 +204,11 @@ impl LimiterBuilder {
     pub(super) fn build_without_tiers(&self) -> Limiter {
         let policies: Vec<Policy> = self.tiers.iter().map(|(_, policy)| policy.clone()).collect();
         let limits = policies[0].limits().len();
-        let table = match buckets(&policies) {
+        let table = match buckets(&policies, self.clock.now_ns()) {
             Some(buckets) => {
                 let sets = self.sets(Flat::set_bytes(limits), flat::SLOTS);
                 let one = limits == 1 && policies[0].limits()[0].mode == Mode::Enforce;
-                let table = Flat::new(policies[0].clone(), &buckets, sets, self.when_full);
+                let table = Flat::new(policies, &buckets, sets, self.when_full);
                 if one { Table::One(table) } else { Table::Many(table) }
             }
             None => {
@@ -214,6 +218,7 @@ impl LimiterBuilder {
         };
         Limiter {
             table,
+            limits,
             hasher: self.hasher.clone(),
             clock: self.clock.clone(),
             tiers: self.tiers.iter().map(|(name, _)| name.clone()).collect(),
@@ -233,7 +238,7 @@ impl LimiterBuilder {
 }
 
 /// The numbers of all buckets, if every limit is a token bucket whose state fits 64 bits.
-fn buckets(policies: &[Policy]) -> Option<Vec<NarrowBucket>> {
+fn buckets(policies: &[Policy], now_ns: u64) -> Option<Vec<NarrowBucket>> {
     let limits = policies[0].limits().len();
     if limits == 0 || limits > flat::LIMITS_MAX {
         return None;
@@ -242,7 +247,7 @@ fn buckets(policies: &[Policy]) -> Option<Vec<NarrowBucket>> {
     for policy in policies {
         for (limit, named) in policy.limits().iter().enumerate() {
             let unit = unit(policies.iter().map(|policy| &policy.limits()[limit].algorithm))?;
-            buckets.push(NarrowBucket::of(token_bucket(&named.algorithm)?, unit)?);
+            buckets.push(NarrowBucket::of(token_bucket(&named.algorithm)?, unit, now_ns)?);
         }
     }
     Some(buckets)
@@ -279,62 +284,27 @@ pub(super) fn set_quota(
     limit: usize,
     quota: Quota,
 ) -> Result<(), LimiterError> {
-    let (index, tiers) = (usize::from(tier.0), limiter.tiers.len());
-    let limits = limiter.policy().limits().len();
+    let (index, tiers, limits) = (usize::from(tier.0), limiter.tiers.len(), limiter.limits);
     if limit >= limits || index >= tiers {
         return Err(LimiterError::NoLimitHere { limit, tier: index, limits, tiers });
     }
+    let now_ns = limiter.now_ns();
+    let change = |policies: &mut [Policy]| {
+        let mut limits = policies[index].limits().to_vec();
+        limits[limit].algorithm = limits[limit].algorithm.with_quota(quota);
+        policies[index] = Policy::new(limits);
+    };
     match &limiter.table {
         Table::One(table) | Table::Many(table) => {
-            let new = TokenBucket::new(quota);
-            let changed = table.change(limiter.now_ns(), |buckets| {
-                change_buckets(buckets, limits, index, limit, &new).is_some()
+            let fits = table.change(now_ns, |policies| {
+                change(policies);
+                buckets(policies, now_ns)
             });
-            if changed { Ok(()) } else { Err(LimiterError::TooWide { quota }) }
+            if fits { Ok(()) } else { Err(LimiterError::TooWide { quota }) }
         }
         Table::Sets(table) => {
-            table.change(limiter.now_ns(), |policies| {
-                let mut limits = policies[index].limits().to_vec();
-                limits[limit].algorithm = with_quota(&limits[limit].algorithm, quota);
-                policies[index] = Policy::new(limits);
-            });
+            table.change(now_ns, |policies| change(policies));
             Ok(())
         }
-    }
-}
-
-/// Puts the numbers of `new` in the place of tier `tier` and limit `limit`, and all tiers of that limit into one unit.
-fn change_buckets(
-    buckets: &mut [NarrowBucket],
-    limits: usize,
-    tier: usize,
-    limit: usize,
-    new: &TokenBucket,
-) -> Option<()> {
-    let mut parts: Vec<(u64, u64, u64)> = buckets
-        .iter()
-        .skip(limit)
-        .step_by(limits)
-        .map(|old| {
-            let shared = gcd(old.token, old.unit);
-            (old.token / shared, old.unit / shared, old.burst)
-        })
-        .collect();
-    parts[tier] = (new.token_units().get(), new.rate_units().get(), new.burst());
-    let mut unit = 1_u64;
-    for (_, rate, _) in &parts {
-        unit = (unit / gcd(unit, *rate)).checked_mul(*rate)?;
-    }
-    for (bucket, (token, rate, burst)) in buckets.iter_mut().skip(limit).step_by(limits).zip(parts) {
-        *bucket = NarrowBucket::new(token, rate, burst, unit)?;
-    }
-    Some(())
-}
-
-/// The same kind of limiter with another quota; a leaky bucket keeps its queue in proportion to its burst.
-fn with_quota(algorithm: &Algorithm, quota: Quota) -> Algorithm {
-    match algorithm.kind() {
-        Kind::TokenBucket => default_algorithm(quota),
-        kind => Algorithm::new(kind, quota),
     }
 }

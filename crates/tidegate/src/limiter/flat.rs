@@ -1,4 +1,4 @@
-//! The flat table: one 64-bit word of state for each limit of a key, and no lock to wait for.
+//! The flat table: one 64-bit word of state for each limit of a key, and a lock for newcomers alone.
 //!
 //! **Layout.** A set is `1 + limits` cache lines for [`SLOTS`] keys. The first holds a word about the set and a
 //! fingerprint word for each slot; the others hold, for each limit, the unit-time at which each slot's bucket is full
@@ -18,7 +18,9 @@
 //! numbers holds (they change with the quota), the rest counts. A decision reads the version, then keys and state, and
 //! decides. A rejection is valid if the version is still the same, and writes nothing. An allowed call locks with one
 //! compare-and-swap, which at the same time proves that nothing has changed since it was read, stores the new state, and
-//! unlocks with a count more. So of N callers at one instant exactly the burst is allowed.
+//! unlocks with a count more. So of N callers at one instant exactly the burst is allowed. A newcomer, a key that changes
+//! its tier and a caller that lost a race wait for the lock of their set, which is held for some tens of nanoseconds, or
+//! for as long as its holder is interrupted.
 //!
 //! **A slot is free when its buckets are full**, for a full bucket equals an absent one. Nothing is removed, swept or
 //! rehashed. `given` is the time at which a slot was last given to another key: a key that is not found is treated as not
@@ -28,12 +30,13 @@
 //! can reject a call until the time is what it was. A limiter's own clock does not go back.
 
 use std::hint::select_unpredictable;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tidegate_core::{Decision, Mode, Policy, PolicyDecision};
 
 use super::WhenFull;
-use super::shim::{AtomicU64, Mutex, Ordering, fence, pause};
+use super::shim::{AtomicU64, Mutex, MutexGuard, Ordering, fence, pause};
 use crate::narrow::{Look, NarrowBucket, Parts};
 
 /// Slots in a set: with the word about the set, the keys fill a cache line.
@@ -134,14 +137,22 @@ pub(super) struct Flat {
     numbers: Box<[Numbers]>,
     tiers: usize,
     limits: usize,
-    /// Names and modes of the limits.
-    policy: Policy,
+    /// Names and modes of the limits; for their quotas ask `policies`.
+    shape: Policy,
     when_full: WhenFull,
-    /// For [`WhenFull::Share`]: the bucket of all newcomers that found no slot, for each limit.
-    overflow: Mutex<[u64; LIMITS_MAX]>,
+    overflow: Mutex<Overflow>,
     pub(super) counters: Counters,
-    /// Held while a quota changes.
-    changing: Mutex<()>,
+    /// The policy of each tier with the quotas of today; locked while they change.
+    policies: Mutex<Vec<Policy>>,
+}
+
+/// For [`WhenFull::Share`]: what all newcomers that found no slot have in common.
+#[derive(Debug, Default)]
+struct Overflow {
+    /// The unit-time at which each limit's bucket is full again.
+    full_at: [u64; LIMITS_MAX],
+    /// Which numbers its units are those of, as in a version.
+    epoch: u64,
 }
 
 /// The set of one key.
@@ -250,8 +261,14 @@ impl<'a> Set<'a> {
 
 impl Flat {
     /// A table of `sets` sets. `buckets` holds the numbers of each tier and limit, in that order.
-    pub(super) fn new(policy: Policy, buckets: &[NarrowBucket], sets: usize, when_full: WhenFull) -> Self {
-        let limits = policy.limits().len();
+    pub(super) fn new(
+        policies: Vec<Policy>,
+        buckets: &[NarrowBucket],
+        sets: usize,
+        when_full: WhenFull,
+    ) -> Self {
+        let shape = policies[0].clone();
+        let limits = shape.limits().len();
         let epochs = [buckets, buckets].concat();
         Self {
             sets: (0..sets).map(|_| Pair { keys: Line::new(), full_at: Line::new() }).collect(),
@@ -259,11 +276,11 @@ impl Flat {
             limits,
             numbers: epochs.into_iter().map(Numbers::new).collect(),
             tiers: buckets.len() / limits.max(1),
-            policy,
+            shape,
             when_full,
-            overflow: Mutex::new([0; LIMITS_MAX]),
+            overflow: Mutex::new(Overflow::default()),
             counters: Counters::default(),
-            changing: Mutex::new(()),
+            policies: Mutex::new(policies),
         }
     }
 
@@ -280,8 +297,9 @@ impl Flat {
         self.sets.len() * SLOTS
     }
 
-    pub(super) const fn policy(&self) -> &Policy {
-        &self.policy
+    /// The policy of a tier as it is now.
+    pub(super) fn policy(&self, tier: usize) -> Policy {
+        lock(&self.policies)[tier].clone()
     }
 
     /// The set that the high bits of `hash` pick.
@@ -343,58 +361,75 @@ impl Flat {
     #[cold]
     #[inline(never)]
     fn decide_one_slowly(&self, hash: u64, tier: u8, now_ns: u64, cost: u64) -> Parts {
-        self.decide_slowly(hash, tier, now_ns, |_| cost, true).decision.into()
+        self.decide_slowly(hash, tier, now_ns, &[cost], true).decision.into()
     }
 
-    /// The decision without charging.
-    pub(super) fn peek(
-        &self,
-        hash: u64,
-        tier: u8,
-        now_ns: u64,
-        cost: impl Fn(usize) -> u64,
-    ) -> PolicyDecision {
-        self.decide_slowly(hash, tier, now_ns, cost, false)
-    }
-
-    /// Decides for a policy of several limits: all are charged, or none.
+    /// Decides for all limits: all are charged, or none. `charge` false only looks.
     pub(super) fn decide(
         &self,
         hash: u64,
         tier: u8,
         now_ns: u64,
-        cost: impl Fn(usize) -> u64,
+        costs: &[u64],
+        charge: bool,
     ) -> PolicyDecision {
         let set = self.set(hash);
         let version = set.version().load(Ordering::Acquire);
         if version & LOCKED == 0
             && let Some(slot) = set.find(key_word(hash, tier))
         {
-            let answer = self.policy.combine(|limit| {
-                let bucket = self.bucket(version, tier, limit);
-                let cost = cost(limit);
-                bucket.decision(bucket.look(set.full_at(slot, limit), now_ns, cost), cost)
-            });
-            if !answer.decision.is_allowed() {
+            let answer = self.look(version, tier, now_ns, costs, |limit| set.full_at(slot, limit));
+            if !charge || !answer.decision.is_allowed() {
                 if set.is_still(version) {
                     return answer;
                 }
             } else if let Ok(locked) = set.lock_at(version) {
-                self.charge(&locked, slot, tier, now_ns, &cost);
+                self.charge(
+                    version,
+                    tier,
+                    now_ns,
+                    costs,
+                    |limit| locked.set.full_at(slot, limit),
+                    |limit, value| {
+                        locked.set.set_full_at(slot, limit, value);
+                    },
+                );
                 return answer;
             }
         }
-        self.decide_slowly(hash, tier, now_ns, cost, true)
+        self.decide_slowly(hash, tier, now_ns, costs, charge)
+    }
+
+    /// The decision of all limits from their states, under the numbers of `version`'s epoch.
+    fn look(
+        &self,
+        version: u64,
+        tier: u8,
+        now_ns: u64,
+        costs: &[u64],
+        full_at: impl Fn(usize) -> u64,
+    ) -> PolicyDecision {
+        self.shape.combine(|limit| {
+            let bucket = self.bucket(version, tier, limit);
+            bucket.decision(bucket.look(full_at(limit), now_ns, costs[limit]), costs[limit])
+        })
     }
 
     /// Charges a call that was allowed: each enforced limit, and each shadow limit that allows it itself.
-    fn charge(&self, locked: &Locked<'_>, slot: usize, tier: u8, now_ns: u64, cost: &impl Fn(usize) -> u64) {
-        for (limit, named) in self.policy.limits().iter().enumerate() {
-            let bucket = self.bucket(locked.version, tier, limit);
-            let cost = cost(limit);
-            let look = bucket.look(locked.set.full_at(slot, limit), now_ns, cost);
+    fn charge(
+        &self,
+        version: u64,
+        tier: u8,
+        now_ns: u64,
+        costs: &[u64],
+        full_at: impl Fn(usize) -> u64,
+        mut store: impl FnMut(usize, u64),
+    ) {
+        for (limit, (named, &cost)) in self.shape.limits().iter().zip(costs).enumerate() {
+            let bucket = self.bucket(version, tier, limit);
+            let look = bucket.look(full_at(limit), now_ns, cost);
             if cost > 0 && (named.mode == Mode::Enforce || bucket.allows(look)) {
-                locked.set.set_full_at(slot, limit, look.now.saturating_add(look.needed));
+                store(limit, look.now.saturating_add(look.needed));
             }
         }
     }
@@ -402,14 +437,7 @@ impl Flat {
     /// Decides with the set locked: for a key without a slot, a key that changed its tier, and after a lost race.
     #[cold]
     #[inline(never)]
-    fn decide_slowly(
-        &self,
-        hash: u64,
-        tier: u8,
-        now_ns: u64,
-        cost: impl Fn(usize) -> u64,
-        charge: bool,
-    ) -> PolicyDecision {
+    fn decide_slowly(&self, hash: u64, tier: u8, now_ns: u64, costs: &[u64], charge: bool) -> PolicyDecision {
         let locked = self.set(hash).lock();
         let version = locked.version;
         let want = key_word(hash, tier);
@@ -430,28 +458,22 @@ impl Flat {
                 }
             }
         }
-        let look = |full_at: &[u64; LIMITS_MAX], limit: usize, cost: u64| {
-            let bucket = self.bucket(version, tier, limit);
-            (bucket, bucket.look(full_at[limit], time, cost))
-        };
-        let answer = self.policy.combine(|limit| {
-            let cost = cost(limit);
-            let (bucket, look) = look(&full_at, limit, cost);
-            bucket.decision(look, cost)
-        });
-        let answer = seen_earlier(answer, time - now_ns);
+        let answer =
+            seen_earlier(self.look(version, tier, time, costs, |limit| full_at[limit]), time - now_ns);
         let changes = held.is_some_and(|slot| locked.set.key(slot) != want);
         if !charge || !(answer.decision.is_allowed() || changes) {
             return answer;
         }
         if answer.decision.is_allowed() {
-            for (limit, named) in self.policy.limits().iter().enumerate() {
-                let cost = cost(limit);
-                let (bucket, look) = look(&full_at, limit, cost);
-                if cost > 0 && (named.mode == Mode::Enforce || bucket.allows(look)) {
-                    full_at[limit] = look.now.saturating_add(look.needed);
-                }
-            }
+            let before = full_at;
+            self.charge(
+                version,
+                tier,
+                time,
+                costs,
+                |limit| before[limit],
+                |limit, value| full_at[limit] = value,
+            );
         }
         let slot = match held {
             Some(slot) => slot,
@@ -461,7 +483,8 @@ impl Flat {
                 Ok(slot) => slot,
                 Err(wait) => {
                     drop(locked);
-                    return self.without_slot(tier, version, now_ns, wait, cost);
+                    let wait = wait.saturating_add(Duration::from_nanos(time - now_ns));
+                    return self.without_slot(tier, now_ns, costs, wait, answer);
                 }
             },
         };
@@ -515,75 +538,78 @@ impl Flat {
             .unwrap_or(0)
     }
 
-    /// A newcomer in a full set, where nobody is evicted.
+    /// A newcomer in a full set, where nobody is evicted. With a slot it would be answered `alone`.
     fn without_slot(
         &self,
         tier: u8,
-        version: u64,
         now_ns: u64,
+        costs: &[u64],
         wait: Duration,
-        cost: impl Fn(usize) -> u64,
+        alone: PolicyDecision,
     ) -> PolicyDecision {
         if self.when_full == WhenFull::Reject {
-            self.counters.refused.fetch_add(1, Ordering::Relaxed);
-            let decision = Decision::Rejected { retry_after: wait, remaining: 0, reset_after: wait };
-            return PolicyDecision { decision, limit: None, shadow: None };
+            return reject_newcomer(&self.shape, &self.counters, wait, alone);
         }
         self.counters.shared.fetch_add(1, Ordering::Relaxed);
-        let mut full_at = self.overflow.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let answer = self.policy.combine(|limit| {
-            let bucket = self.bucket(version, tier, limit);
-            let cost = cost(limit);
-            bucket.decision(bucket.look(full_at[limit], now_ns, cost), cost)
-        });
+        let mut overflow = lock(&self.overflow);
+        let (epoch, before) = (overflow.epoch, overflow.full_at);
+        let answer = self.look(epoch, tier, now_ns, costs, |limit| before[limit]);
         if answer.decision.is_allowed() {
-            for (limit, named) in self.policy.limits().iter().enumerate() {
-                let bucket = self.bucket(version, tier, limit);
-                let look = bucket.look(full_at[limit], now_ns, cost(limit));
-                if cost(limit) > 0 && (named.mode == Mode::Enforce || bucket.allows(look)) {
-                    full_at[limit] = look.now.saturating_add(look.needed);
-                }
-            }
+            self.charge(
+                epoch,
+                tier,
+                now_ns,
+                costs,
+                |limit| before[limit],
+                |limit, value| {
+                    overflow.full_at[limit] = value;
+                },
+            );
         }
         answer
     }
 
-    /// Where the numbers begin that hold now. Only while no quota changes.
-    fn epoch_start(&self) -> usize {
-        let epoch = self.set_at(0).version().load(Ordering::Acquire) & EPOCH;
-        if epoch == 0 { 0 } else { self.numbers.len() / 2 }
-    }
-
-    /// Puts new numbers in force, set by set; each bucket stays as full in proportion as it was.
-    pub(super) fn change(&self, now_ns: u64, change: impl FnOnce(&mut [NarrowBucket]) -> bool) -> bool {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (start, of_epoch) = (self.epoch_start(), self.numbers.len() / 2);
-        let old: Vec<NarrowBucket> = self.numbers[start..][..of_epoch].iter().map(Numbers::read).collect();
-        let mut new = old.clone();
-        if !change(&mut new) {
-            return false;
-        }
-        // No set is in the other epoch; who read its numbers before finds the version of his set changed.
-        for (numbers, bucket) in self.numbers[of_epoch - start..].iter().zip(&new) {
+    /// Puts new quotas in force, set by set; each bucket stays as full in proportion as it was. `change` changes the
+    /// policies of the tiers and says the numbers of their buckets; `false` if there are none: then nothing changed.
+    pub(super) fn change(
+        &self,
+        now_ns: u64,
+        change: impl FnOnce(&mut [Policy]) -> Option<Vec<NarrowBucket>>,
+    ) -> bool {
+        let mut policies = lock(&self.policies);
+        let mut changed = policies.clone();
+        let Some(new) = change(&mut changed) else { return false };
+        let mut overflow = lock(&self.overflow);
+        let half = self.numbers.len() / 2;
+        let start = if overflow.epoch == 0 { 0 } else { half };
+        let old: Vec<NarrowBucket> = self.numbers[start..][..half].iter().map(Numbers::read).collect();
+        // No set is in the other epoch. Who read its numbers before finds the version of his set changed: what this thread
+        // knows, among it the change before, comes before the stores.
+        fence(Ordering::Release);
+        for (numbers, bucket) in self.numbers[half - start..].iter().zip(&new) {
             numbers.write(*bucket);
         }
-        let limits = self.limits;
+        let carry_over = |tier: usize, limit: usize, full_at: u64| {
+            let (from, to) = (&old[tier * self.limits + limit], &new[tier * self.limits + limit]);
+            from.carry_over(full_at, now_ns, to)
+        };
+        for limit in 0..self.limits {
+            overflow.full_at[limit] = carry_over(0, limit, overflow.full_at[limit]);
+        }
+        overflow.epoch ^= EPOCH;
+        drop(overflow);
         for index in 0..self.sets.len() {
             let mut locked = self.set_at(index).lock();
             for slot in 1..=SLOTS {
                 let tier = usize::from(tier_of(locked.set.key(slot)));
-                for limit in 0..limits {
-                    let (from, to) = (&old[tier * limits + limit], &new[tier * limits + limit]);
-                    let value = from.carry_over(locked.set.full_at(slot, limit), now_ns, to);
+                for limit in 0..self.limits {
+                    let value = carry_over(tier, limit, locked.set.full_at(slot, limit));
                     locked.set.set_full_at(slot, limit, value);
                 }
             }
             locked.version ^= EPOCH;
         }
-        let mut overflow = self.overflow.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for limit in 0..limits {
-            overflow[limit] = old[limit].carry_over(overflow[limit], now_ns, &new[limit]);
-        }
+        *policies = changed;
         true
     }
 
@@ -596,6 +622,26 @@ impl Flat {
             })
             .sum()
     }
+}
+
+/// What a newcomer is answered that finds no slot, where newcomers are rejected. Shadow limits reject nobody.
+pub(super) fn reject_newcomer(
+    policy: &Policy,
+    counters: &Counters,
+    wait: Duration,
+    alone: PolicyDecision,
+) -> PolicyDecision {
+    if policy.limits().iter().all(|limit| limit.mode == Mode::Shadow) {
+        return alone;
+    }
+    counters.refused.fetch_add(1, Ordering::Relaxed);
+    let decision = Decision::Rejected { retry_after: wait, remaining: 0, reset_after: wait };
+    PolicyDecision { decision, limit: None, shadow: None }
+}
+
+/// What a lock protects is whole wherever its holder might panic, so a poisoned one is taken all the same.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[inline]

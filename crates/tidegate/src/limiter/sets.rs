@@ -1,8 +1,8 @@
 //! The table of sets: for any algorithm, and for quotas whose state needs more than 64 bits.
 //!
 //! A set is a lock around [`SLOTS`] slots. A slot is a fingerprint, the whole hash of its key, and a state of the core for
-//! each limit. Nothing is allocated for a key (but by the sliding log, whose state is a list), and the table never grows,
-//! rehashes or sweeps. What is said in `flat.rs` of free slots, of newcomers in a full set and of time holds here too.
+//! each limit. Nothing is kept for a key beyond its slot (but by the sliding log, whose state is a list; a newcomer
+//! allocates for the moment), and the table never grows, rehashes or sweeps. What is said in `flat.rs` of free slots, of newcomers in a full set and of time holds here too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Decision, Mode, Policy, PolicyDecision, State, Step};
 
 use super::WhenFull;
-use super::flat::Counters;
+use super::flat::{Counters, reject_newcomer, seen_earlier};
 use super::shim::Ordering;
 
 /// Slots in a set. Twice as many would halve the evictions at the same load and double the time that a key that is
@@ -43,21 +43,14 @@ struct Set {
 }
 
 /// A call as a set sees it.
-struct Call<'a, C> {
+#[derive(Debug, Clone, Copy)]
+struct Call<'a> {
     hash: u64,
     tier: u8,
     now: u64,
-    cost: &'a C,
+    costs: &'a [u64],
     charge: bool,
 }
-
-impl<C> Clone for Call<'_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C> Copy for Call<'_, C> {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A step leaves a set whole wherever it might panic, so a poisoned lock is taken all the same.
@@ -73,14 +66,13 @@ fn reset_after(algorithm: &Algorithm, state: &State, now: u64) -> Duration {
     }
 }
 
-fn decide(policy: &Policy, states: &[State], now: u64, cost: &impl Fn(usize) -> u64) -> PolicyDecision {
-    policy.combine(|limit| policy.limits()[limit].algorithm.look(&states[limit], now, cost(limit)))
+fn decide(policy: &Policy, states: &[State], now: u64, costs: &[u64]) -> PolicyDecision {
+    policy.combine(|limit| policy.limits()[limit].algorithm.look(&states[limit], now, costs[limit]))
 }
 
 /// Charges a call that was allowed: each enforced limit, and each shadow limit that allows it itself.
-fn charge(policy: &Policy, states: &mut [State], now: u64, cost: &impl Fn(usize) -> u64) {
-    for (index, (limit, state)) in policy.limits().iter().zip(states).enumerate() {
-        let cost = cost(index);
+fn charge(policy: &Policy, states: &mut [State], now: u64, costs: &[u64]) {
+    for ((limit, state), &cost) in policy.limits().iter().zip(states).zip(costs) {
         let charged = limit.mode == Mode::Enforce || limit.algorithm.look(state, now, cost).is_allowed();
         if charged && cost > 0 {
             limit.algorithm.charge(state, now, cost);
@@ -131,8 +123,8 @@ impl Sets {
         self.sets.len() * SLOTS
     }
 
-    pub(super) fn policy(&self, tier: u8) -> Policy {
-        self.read()[usize::from(tier)].clone()
+    pub(super) fn policy(&self, tier: usize) -> Policy {
+        self.read()[tier].clone()
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Policy>> {
@@ -145,34 +137,35 @@ impl Sets {
         hash: u64,
         tier: u8,
         now: u64,
-        cost: impl Fn(usize) -> u64,
+        costs: &[u64],
         charge: bool,
     ) -> PolicyDecision {
         let policies = self.read();
-        let call = Call { hash, tier, now, cost: &cost, charge };
+        let call = Call { hash, tier, now, costs, charge };
         #[expect(clippy::cast_possible_truncation, reason = "below the number of sets, which is a usize")]
         let index = ((u128::from(hash) * self.sets.len() as u128) >> 64) as usize;
         let result = lock(&self.sets[index]).step(self, &policies, call);
-        result.unwrap_or_else(|wait| self.without_slot(&policies[usize::from(tier)], call, wait))
+        result.unwrap_or_else(|(wait, alone)| {
+            self.without_slot(&policies[usize::from(tier)], call, wait, alone)
+        })
     }
 
     /// A newcomer in a full set, where nobody is evicted.
-    fn without_slot<C: Fn(usize) -> u64>(
+    fn without_slot(
         &self,
         policy: &Policy,
-        call: Call<'_, C>,
+        call: Call<'_>,
         wait: Duration,
+        alone: PolicyDecision,
     ) -> PolicyDecision {
         if self.when_full == WhenFull::Reject {
-            self.counters.refused.fetch_add(1, Ordering::Relaxed);
-            let decision = Decision::Rejected { retry_after: wait, remaining: 0, reset_after: wait };
-            return PolicyDecision { decision, limit: None, shadow: None };
+            return reject_newcomer(policy, &self.counters, wait, alone);
         }
         self.counters.shared.fetch_add(1, Ordering::Relaxed);
         let mut states = lock(&self.overflow);
-        let answer = decide(policy, &states, call.now, call.cost);
+        let answer = decide(policy, &states, call.now, call.costs);
         if answer.decision.is_allowed() {
-            charge(policy, &mut states, call.now, call.cost);
+            charge(policy, &mut states, call.now, call.costs);
         }
         answer
     }
@@ -222,13 +215,13 @@ impl Set {
         resets.max().unwrap_or(Duration::ZERO)
     }
 
-    /// The decision, or for a newcomer that gets no slot, how long until one is free.
-    fn step<C: Fn(usize) -> u64>(
+    /// The decision; or for a newcomer that gets no slot, how long until one is free, and the decision it would get.
+    fn step(
         &mut self,
         table: &Sets,
         policies: &[Policy],
-        call: Call<'_, C>,
-    ) -> Result<PolicyDecision, Duration> {
+        call: Call<'_>,
+    ) -> Result<PolicyDecision, (Duration, PolicyDecision)> {
         let policy = &policies[usize::from(call.tier)];
         let Some(slot) = self.fingerprints.iter().position(|&held| held == call.hash) else {
             return self.step_newcomer(table, policies, call);
@@ -239,32 +232,34 @@ impl Set {
             carry_over(&policies[old_tier], policy, self.states_of(slot, table.limits), call.now);
         }
         let states = self.states_of(slot, table.limits);
-        let answer = decide(policy, states, call.now, call.cost);
+        let answer = decide(policy, states, call.now, call.costs);
         if call.charge && answer.decision.is_allowed() {
-            charge(policy, states, call.now, call.cost);
+            charge(policy, states, call.now, call.costs);
         }
         Ok(answer)
     }
 
     /// A key without a slot. It gets one only if the call leaves something to remember.
-    fn step_newcomer<C: Fn(usize) -> u64>(
+    fn step_newcomer(
         &mut self,
         table: &Sets,
         policies: &[Policy],
-        call: Call<'_, C>,
-    ) -> Result<PolicyDecision, Duration> {
+        call: Call<'_>,
+    ) -> Result<PolicyDecision, (Duration, PolicyDecision)> {
         let policy = &policies[usize::from(call.tier)];
         let time = call.now.max(self.reused_at);
         let mut states = fresh(policy);
-        let answer = super::flat::seen_earlier(decide(policy, &states, time, call.cost), time - call.now);
+        let answer = seen_earlier(decide(policy, &states, time, call.costs), time - call.now);
         if !call.charge || !answer.decision.is_allowed() {
             return Ok(answer);
         }
-        charge(policy, &mut states, time, call.cost);
+        charge(policy, &mut states, time, call.costs);
         if states.iter().zip(policy.limits()).all(|(state, limit)| *state == limit.algorithm.fresh()) {
             return Ok(answer);
         }
-        let slot = self.make_room(table, policies, time)?;
+        let room = self.make_room(table, policies, time);
+        let late = Duration::from_nanos(time - call.now);
+        let slot = room.map_err(|wait| (wait.saturating_add(late), answer))?;
         self.fingerprints[slot] = call.hash;
         self.tiers[slot] = call.tier;
         self.states_of(slot, table.limits).clone_from_slice(&states);

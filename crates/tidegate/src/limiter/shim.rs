@@ -1,13 +1,13 @@
 //! The atomics and locks of the flat table, so that a model checker can put its own in their place: `tests/loom_flat.rs`.
 
 #[cfg(loom)]
-pub(super) use loom::sync::Mutex;
-#[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
-pub(super) use std::sync::Mutex;
+#[cfg(loom)]
+pub(super) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(super) use std::sync::{Mutex, MutexGuard};
 
 /// How often a thread looks again before it lets another run: a set is locked for some tens of nanoseconds, unless its
 /// holder was interrupted.
