@@ -107,6 +107,11 @@ async fn hammer(args: &Args, plan: Plan, quota: Option<Quota>) -> anyhow::Result
         plan.pace.start(plan.requests.saturating_sub(1)),
         plan.concurrency
     );
+    tokio::select! {
+        () = target.wait_until_listening() => {}
+        // The run begins, and ends at once.
+        _ = tokio::signal::ctrl_c() => return Ok(Outcome::Fine),
+    }
     let gathered = gather(&target, plan).await?;
     warn_of_the_run(plan, &gathered);
 

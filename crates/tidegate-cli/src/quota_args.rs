@@ -206,13 +206,22 @@ pub(crate) fn parse_rate(text: &str) -> Result<Quota, String> {
         Err(QuotaError::NoPeriod { .. }) => format!("{number}/s").parse(),
         rate => rate,
     };
-    rate.map_err(|error| match error {
+    let rate = rate.map_err(|error| match error {
         QuotaError::ZeroRate => "nothing would ever come; write a rate above 0, such as 0.5".to_owned(),
         QuotaError::Negative { .. } => "a rate is above 0; write for example 20, 0.5 or 100/min".to_owned(),
-        QuotaError::NotANumber { .. } => "not a rate; write for example 20, 0.5 or 100/min".to_owned(),
+        QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } | QuotaError::BurstNotWhole { .. } => {
+            NOT_A_RATE.to_owned()
+        }
         error => error.to_string(),
-    })
+    })?;
+    if number.contains("burst") {
+        return Err("a pace has no burst; write for example 20, 0.5 or 100/min".to_owned());
+    }
+    Ok(rate)
 }
+
+/// What is said of a text that is no pace.
+const NOT_A_RATE: &str = "not a rate; write for example 20, 0.5 or 100/min";
 
 /// Reads a whole number.
 pub(crate) fn whole(text: &str) -> Result<u64, String> {

@@ -25,9 +25,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", conflicts_with = "trace", help_heading = "Pattern")]
     pattern: Option<Pattern>,
 
-    /// The pattern's requests per second, or a rate such as 100/min
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "20", conflicts_with = "trace", help_heading = "Pattern")]
-    rate: Quota,
+    /// The pattern's requests per second, or a rate such as 100/min [default: 20]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Pattern")]
+    rate: Option<Quota>,
 
     /// How long the pattern goes on
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "3s", conflicts_with = "trace", help_heading = "Pattern")]
@@ -150,11 +150,20 @@ enum Source {
 impl Source {
     fn of(args: &Args, quota: Quota) -> anyhow::Result<Self> {
         if args.traffic.trace.is_some() {
+            if args.rate.is_some() {
+                return Err(Hint::error(
+                    "--rate is the pace of a pattern, and a trace has its own",
+                    "the limit is --limit 5, or --quota \"5/s burst 20\"",
+                ));
+            }
             return Ok(Self::Trace { name: args.traffic.name(), trace: args.traffic.load()? });
         }
         let pattern = args.pattern.unwrap_or(Pattern::Steady);
         let settings = PatternSettings {
-            rate: args.rate,
+            rate: match args.rate {
+                Some(rate) => rate,
+                None => Quota::new(20, Duration::from_secs(1))?,
+            },
             duration: args.duration,
             requests: args.requests,
             seed: args.seed,

@@ -48,6 +48,7 @@ pub(super) fn chart(found: &Findings<'_>, curve: &Curve) -> Chart {
         x: Axis { label: "rate, tokens per second".to_owned(), log: log((low, high)) },
         y: Axis { label: "burst, tokens".to_owned(), log: log(y) },
         series: std::iter::once(line).chain(dots).collect(),
+        y_max: None,
         bound: None,
     }
 }

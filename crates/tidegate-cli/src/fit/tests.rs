@@ -96,6 +96,6 @@ fn the_curve_can_be_drawn() {
     assert!(page.contains("5/s burst 508") && page.contains("507.925165"));
     let points = chart.series[0].points.iter();
     assert!(points.clone().zip(points.skip(1)).all(|(a, b)| a.0 < b.0 && a.1 >= b.1));
-    let text = plot::terminal(&chart, true, false);
+    let text = plot::terminal(&chart, true, false, 100);
     assert!(text.contains("asked: 10/s burst 319") && text.lines().all(|line| line.chars().count() <= 100));
 }

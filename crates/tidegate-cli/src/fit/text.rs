@@ -114,9 +114,15 @@ fn curve_table(found: &Findings<'_>, curve: &Curve) -> String {
 
 /// The proposals as quotas.
 fn proposals(found: &Findings<'_>) -> String {
-    let Some(proposals) = found.proposals else { return String::new() };
+    let (Some(proposals), Some(curve)) = (found.proposals, &found.curve) else { return String::new() };
     let Some(one) = proposals.one else {
-        return "\nno proposal: everything comes at one instant, so any rate will do\n".to_owned();
+        return match proposals.mean {
+            None => "\nno proposal: everything comes at one instant, so any rate will do\n".to_owned(),
+            Some(mean) => format!(
+                "\nno proposal: the trace is too short or too regular for a knee; {} rejects nothing\n",
+                curve.bucket(mean)
+            ),
+        };
     };
     let mut text = format!(
         "\nproposals (knees of the curve; each rejects nothing of this trace)\n  one bucket:  {one}\n"

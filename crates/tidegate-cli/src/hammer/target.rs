@@ -1,6 +1,7 @@
 //! The server that is asked: where it is, how one request is sent, what an answer says.
 
 use std::error::Error;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use axum::http::header::RETRY_AFTER;
@@ -12,9 +13,16 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpStream;
 
 /// How long a request may take until its answer is complete, the time to connect included.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a server may take until it listens: one that has to be loaded and linked takes some tenths of a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to wait before looking again whether the server listens.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A server, and connections to it that are kept for the next request.
 #[derive(Debug, Clone)]
@@ -55,6 +63,23 @@ impl Target {
         let client =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(connections).build(connector);
         Self { client, url, headers }
+    }
+
+    /// Waits until somebody listens, for [`PATIENCE`] at most: a server that was started a moment ago may not do so yet.
+    /// Whatever else is wrong the requests will find out.
+    pub(crate) async fn wait_until_listening(&self) {
+        let (Some(host), port) = (self.url.host(), self.url.port_u16().unwrap_or(80)) else { return };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let refused = async || match TcpStream::connect((host.as_str(), port)).await {
+            Ok(_) => false,
+            Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+        };
+        let listening = async {
+            while refused().await {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(PATIENCE, listening).await;
     }
 
     /// Sends one request and reads the whole answer.

@@ -92,6 +92,8 @@ pub(crate) struct Chart {
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) series: Vec<Series>,
+    /// The upper end of the y axis, for charts that are compared; else where the data ends.
+    pub(crate) y_max: Option<f64>,
     /// A level that must not be passed, and its name.
     pub(crate) bound: Option<(f64, String)>,
 }
@@ -147,7 +149,7 @@ pub(crate) fn write(target: &Target, plate: &Plate) -> anyhow::Result<()> {
             let plain =
                 std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || !out.is_terminal();
             for chart in &plate.charts {
-                out.write_all(terminal(chart, plain, plate.charts.len() > 1).as_bytes())?;
+                out.write_all(terminal(chart, plain, plate.charts.len() > 1, terminal_columns()).as_bytes())?;
             }
             Ok(())
         }
@@ -191,11 +193,14 @@ pub(crate) fn html(plate: &Plate) -> String {
          svg { max-width: 100%; height: auto }\n\
          table { border-collapse: collapse; font-variant-numeric: tabular-nums }\n\
          th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid #ddd }\n\
-         td:last-child, th:last-child { text-align: left }\n</style>\n",
+         td.text, th:first-child { text-align: left }\n</style>\n",
     );
     let _ = writeln!(page, "<h1>{title}</h1>\n<figure>\n{}\n</figure>\n<table>", svg(&plate.charts));
     let row = |cells: &[String], tag: &str| {
-        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+        let is_text = |cell: &str| !cell.starts_with(|c: char| c.is_ascii_digit());
+        let class = |cell: &str| if is_text(cell) && tag == "td" { " class=\"text\"" } else { "" };
+        let cells: String =
+            cells.iter().map(|cell| format!("<{tag}{}>{}</{tag}>", class(cell), escaped(cell))).collect();
         format!("<tr>{cells}</tr>\n")
     };
     page.push_str(&row(&plate.table.head, "th"));
@@ -206,14 +211,47 @@ pub(crate) fn html(plate: &Plate) -> String {
     page
 }
 
-/// The chart in 100 by 28 characters, or by 14 as one of several; `plain` leaves the colours out.
-pub(crate) fn terminal(chart: &Chart, plain: bool, short: bool) -> String {
-    let rows: u8 = if short { 14 } else { 28 };
-    let (plots, layout) = panel(chart, (1000.0, 20.0 * f64::from(rows)), false);
-    let text = TerminalBackend::new(100, rows.into()).render_scene(&render_multiple(plots, layout));
-    let text = if plain { without_escapes(&text) } else { text };
+/// The chart in `columns` by 28 characters, or by 16 as one of several; `plain` leaves the colours out.
+pub(crate) fn terminal(chart: &Chart, plain: bool, short: bool, columns: u16) -> String {
+    let rows: u8 = if short { 16 } else { 28 };
+    // Letters one below the other do not fit beside a short chart: its axis is named in the title.
+    let mut chart = chart.clone();
+    if short {
+        let axis = std::mem::take(&mut chart.y.label);
+        chart.title = format!("{} ({axis})", chart.title);
+    }
+    if plain {
+        tell_apart_without_colour(&mut chart);
+    }
+    let (plots, layout) = panel(&chart, (10.0 * f64::from(columns), 20.0 * f64::from(rows)), false);
+    let text =
+        TerminalBackend::new(columns.into(), rows.into()).render_scene(&render_multiple(plots, layout));
+    // What is black on paper has the colour of other text here, which may be light on dark.
+    let text = if plain { without_escapes(&text) } else { text.replace("\u{1b}[38;2;0;0;0m", "\u{1b}[39m") };
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n").trim_end().to_owned() + "\n"
+}
+
+/// Without colours all lines look alike: of several, those after the first are dots in the middle of their steps.
+fn tell_apart_without_colour(chart: &mut Chart) {
+    for series in chart.series.iter_mut().skip(1).filter(|series| series.style == Style::Line) {
+        series.style = Style::Dots;
+        series.points = series
+            .points
+            .chunks(2)
+            .filter_map(|step| {
+                let (first, last) = (step.first()?, step.last()?);
+                Some((f64::midpoint(first.0, last.0), f64::midpoint(first.1, last.1)))
+            })
+            .collect();
+        series.name.push_str(" (dots)");
+    }
+}
+
+/// How wide a chart in the terminal may be.
+fn terminal_columns() -> u16 {
+    let columns = console::Term::stdout().size_checked().map_or(100, |(_, columns)| columns);
+    columns.clamp(60, 100)
 }
 
 /// `boxed` gives the legend a frame and a ground; as characters they would be a black block.
@@ -249,6 +287,9 @@ fn panel(chart: &Chart, (width, height): (f64, f64), boxed: bool) -> (Vec<Plot>,
         // A character is wider than the layout thinks: 10 units, as the scene is 1000 units and 100 characters wide.
         let longest = chart.series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
         layout = layout.with_legend_width(longest as f64 * 10.0 + 40.0);
+    }
+    if let Some(y_max) = chart.y_max {
+        layout = layout.with_y_axis_max(y_max);
     }
     if chart.x.log {
         layout = layout.with_log_x();
@@ -341,7 +382,7 @@ mod tests {
 
     #[test]
     fn plain_text_has_no_escapes() {
-        let text = terminal(&chart(), true, false);
+        let text = terminal(&chart(), true, false, 100);
         assert!(!text.contains('\u{1b}') && text.lines().count() > 10);
     }
 }

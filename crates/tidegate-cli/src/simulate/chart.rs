@@ -16,15 +16,20 @@ pub(super) fn bins(arrivals: &Arrivals) -> usize {
 /// The charts of all rows, with the table of the report.
 pub(super) fn plate(report: &Report) -> Plate {
     let mut charts = Vec::new();
+    // One scale for all, so that limiters can be compared by eye.
+    let bins =
+        report.rows.iter().filter_map(|row| row.tally.timeline.as_ref()).flat_map(|timeline| &timeline.bins);
+    let most = bins.map(|bin| bin.allowed.max(bin.rejected)).max().unwrap_or(0);
     for row in &report.rows {
         let Some(timeline) = &row.tally.timeline else { continue };
-        charts.push(counts(row, timeline));
+        charts.push(counts(row, timeline, most));
         charts.extend(level(row, timeline));
     }
     Plate { title: report.source.headline(report.quota), charts, table: table(report) }
 }
 
-fn counts(row: &Row, timeline: &Timeline) -> Chart {
+#[expect(clippy::cast_precision_loss, reason = "coordinates in a picture")]
+fn counts(row: &Row, timeline: &Timeline, most: u64) -> Chart {
     let series = |name: &str, of: fn(&Bin) -> u64| Series {
         name: name.to_owned(),
         points: steps(timeline, |bin| Some(of(bin))),
@@ -38,6 +43,8 @@ fn counts(row: &Row, timeline: &Timeline) -> Chart {
             log: false,
         },
         series: vec![series("allowed", |bin| bin.allowed), series("rejected", |bin| bin.rejected)],
+        // Some room on top for the legend.
+        y_max: Some((most as f64 * 1.3).max(1.0)),
         bound: None,
     }
 }
@@ -58,6 +65,7 @@ fn level(row: &Row, timeline: &Timeline) -> Option<Chart> {
             points: steps(timeline, |bin| bin.level),
             style: Style::Line,
         }],
+        y_max: None,
         bound: None,
     })
 }

@@ -46,7 +46,7 @@ impl fmt::Display for Bucket {
 /// What to propose for a trace; each rejects nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposals {
-    /// The mean rate: the whole cost over the whole span, with keys of the key with the largest cost.
+    /// The mean rate, [`Curve::mean`].
     pub mean: Option<Rate>,
     /// One bucket; `None` if everything comes at one instant, or faster than any rate that is proposed.
     pub one: Option<Bucket>,
@@ -55,11 +55,15 @@ pub struct Proposals {
 }
 
 impl Curve {
-    /// The mean rate of the trace: the cost of the longest interval over its length; `None` if that is 0.
+    /// The mean rate of the trace: the cost of the longest interval, without that of the largest instant, over its length.
+    /// `None` if that is 0.
+    ///
+    /// Both ends of an interval count, so its whole cost over its length is too much: two requests a second apart are one
+    /// a second.
     #[must_use]
     pub fn mean(&self) -> Option<Rate> {
-        let whole = self.lines()[0];
-        Rate::new(whole.cost, whole.length).ok().map(Rate::reduced)
+        let (whole, instant) = (self.lines().first()?, self.lines().last()?);
+        Rate::new(whole.cost.saturating_sub(instant.cost), whole.length).ok().map(Rate::reduced)
     }
 
     /// The burst at `rate` in whole tokens, with the rate.
