@@ -126,3 +126,29 @@ fn links_are_found_and_followed() {
     assert_eq!(fault(&here, "LICENSE-NONE"), Some("`LICENSE-NONE` names no file".to_owned()));
     assert_eq!(fault(&here, "#no-such"), Some("`#no-such` names no heading".to_owned()));
 }
+
+#[test]
+fn code_in_the_guide_is_part_of_an_example() {
+    let root = root();
+    let examples = root.join("crates/tidegate/examples");
+    let sources: Vec<String> = fs::read_dir(examples)
+        .unwrap()
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    let mut blocks = 0;
+    let mut files = Vec::new();
+    collect(&root.join("docs"), &mut files);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for block in text.split("```rust\n").skip(1) {
+            let code = block.split("```").next().unwrap();
+            blocks += 1;
+            assert!(
+                sources.iter().any(|source| source.contains(code)),
+                "{}: no example has\n{code}",
+                file.display()
+            );
+        }
+    }
+    assert!(blocks > 0);
+}
