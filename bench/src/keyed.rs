@@ -51,7 +51,7 @@ pub(crate) fn size(keys: u64) -> usize {
 }
 
 fn by_text(name: &'static str, options: &Options, draws: &Keys, keys: u64, room: u64) -> Result<Vec<Row>> {
-    let floor = flat(keys);
+    let floor = flat(room);
     let limiter = Limiter::new(quota()?, size(room));
     let roomy = Limiter::new(quota()?, size(2 * room));
     let passed = Limiter::new(quota()?, size(room));
@@ -88,7 +88,7 @@ fn by_text(name: &'static str, options: &Options, draws: &Keys, keys: u64, room:
 }
 
 fn by_id(name: &'static str, options: &Options, draws: &Keys, keys: u64, room: u64) -> Result<Vec<Row>> {
-    let floor = flat(keys);
+    let floor = flat(room);
     let limiter = Limiter::new(quota()?, size(room));
     let governor = RateLimiter::keyed(governor_quota());
     let foldhash = RateLimiter::<u64, _, _>::dashmap_with_hasher(
@@ -142,7 +142,7 @@ fn own_keys(options: &Options) -> Result<Vec<Row>> {
 fn rejected(options: &Options) -> Result<Vec<Row>> {
     const HOUR_NS: u64 = 3600 * TOKEN_NS;
     let draws = Keys::uniform(1000);
-    let floor = FlatTable::new(1000, HOUR_NS, HOUR_NS);
+    let floor = FlatTable::new(size(ROOM), HOUR_NS, HOUR_NS);
     let limiter = Limiter::new("1/h burst 1".parse::<tidegate::Quota>()?, size(ROOM));
     let quota = governor::Quota::per_hour(std::num::NonZeroU32::MIN);
     let governor = RateLimiter::keyed(quota);
