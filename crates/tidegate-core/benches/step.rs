@@ -60,7 +60,7 @@ fn token_bucket(criterion: &mut Criterion) {
 }
 
 fn each_algorithm(criterion: &mut Criterion) {
-    for kind in Kind::ALL {
+    for &kind in Kind::ALL {
         let algorithm = Algorithm::new(kind, quota());
         bench_step(criterion, &format!("algorithm/{kind}/allowed"), &algorithm, ALLOWED_EVERY);
         if kind != Kind::Unlimited {

@@ -88,7 +88,7 @@ pub struct PolicyDecision {
     /// call starts when the last limit lets it, and `remaining` and `reset_after` are those of the tightest limit.
     pub decision: Decision,
     /// The limit that `decision` speaks of, as an index into [`Policy::limits`]: the one that refused with the largest
-    /// wait, or the one with the fewest tokens left. `None` if no limit is enforced.
+    /// wait, or the one with the fewest tokens left. `None` if no limit is enforced, or where a store answered for want of room.
     pub limit: Option<usize>,
     /// The first shadow limit that would have refused this call.
     pub shadow: Option<usize>,

@@ -24,6 +24,7 @@
 //! - Order between processes. Those that wait sleep until they were told to, and race; the kernel picks.
 //! - Progress while a process is stopped (`SIGSTOP`, a debugger) inside a decision: it holds the lock. That is a few
 //!   microseconds of its time.
+//! - Exclusion between a process and one that it forked: they have the lock in common. Open the budget after the fork.
 //! - Several machines. A file on a network file system is refused where it can be told; through FUSE it cannot.
 //! - Protection from those who may write the file. It is made readable for its owner alone; whoever may open it can
 //!   hold its lock. For several users, change its mode, and that of `PATH.places/`.

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::gate::Shared;
-
 /// Counts nanoseconds since it was made, or since the Unix epoch, or follows a [`ManualClock`].
 ///
 /// It reads the processor's time-stamp counter where that is constant (9 ns a reading, where [`std::time::Instant`] takes
@@ -123,10 +121,19 @@ pub struct ManualClock {
     inner: Arc<Inner>,
 }
 
+/// What a clock that is moved by hand has to move along.
+pub(crate) trait Driven: fmt::Debug + Send + Sync {
+    /// Does what is due.
+    fn serve(&self);
+
+    /// When something is due next if nobody calls.
+    fn next_event(&self) -> Option<u64>;
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     now: AtomicU64,
-    gates: Mutex<Vec<Weak<Shared>>>,
+    gates: Mutex<Vec<Weak<dyn Driven>>>,
 }
 
 impl ManualClock {
@@ -166,13 +173,13 @@ impl ManualClock {
         self.inner.now.store(now_ns, Ordering::SeqCst);
     }
 
-    pub(crate) fn add(&self, gate: &Arc<Shared>) {
+    pub(crate) fn add(&self, gate: Weak<dyn Driven>) {
         let mut gates = self.inner.gates.lock().unwrap_or_else(PoisonError::into_inner);
         gates.retain(|gate| gate.strong_count() > 0);
-        gates.push(Arc::downgrade(gate));
+        gates.push(gate);
     }
 
-    fn gates(&self) -> Vec<Arc<Shared>> {
+    fn gates(&self) -> Vec<Arc<dyn Driven>> {
         let gates = self.inner.gates.lock().unwrap_or_else(PoisonError::into_inner);
         gates.iter().filter_map(Weak::upgrade).collect()
     }

@@ -29,7 +29,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::hash::RandomState;
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tidegate_core::queue::Line;
@@ -39,8 +39,8 @@ pub use self::call::GateCall;
 use self::clock::{BootClock, Time};
 pub use self::permit::{Permit, Reservation};
 pub use self::refused::Refused;
-pub(crate) use self::shared::Shared;
-use crate::clock::ManualClock;
+use self::shared::Shared;
+use crate::clock::{Driven, ManualClock};
 pub use tidegate_core::queue::{Cost, Drain, Status, Unsuitable};
 
 /// How many calls may wait unless the builder says otherwise. With keys and deadlines that is 0.7 MB at most.
@@ -292,8 +292,9 @@ impl Gate {
 }
 
 impl fmt::Debug for Gate {
+    /// Without its status, as asking for that serves those who wait.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("max_wait", &self.max_wait).field("status", &self.status()).finish()
+        f.debug_struct("Gate").field("max_wait", &self.max_wait).finish_non_exhaustive()
     }
 }
 
@@ -366,7 +367,8 @@ impl Builder {
         let collect_within = u64::try_from(self.collect_within.as_nanos()).unwrap_or(u64::MAX);
         let shared = Arc::new(Shared::new(line, time, collect_within));
         if let Some(clock) = &self.clock {
-            clock.add(&shared);
+            let driven: Weak<dyn Driven> = Arc::<Shared>::downgrade(&shared);
+            clock.add(driven);
         }
         Ok(Gate { life: Arc::new(Life { shared }), seed: RandomState::new(), max_wait: self.max_wait })
     }

@@ -37,3 +37,17 @@ pub use tidegate_core::{
 #[cfg(all(doctest, unix))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// All that threads share can be shared by threads.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Limiter>();
+    shared::<Bucket>();
+    shared::<LeasedBucket>();
+    shared::<Gate>();
+    shared::<Permit>();
+    shared::<Reservation>();
+    shared::<clock::ManualClock>();
+    #[cfg(unix)]
+    shared::<Budget>();
+};

@@ -147,7 +147,7 @@ fn a_clock_that_goes_back_creates_nothing_for_a_key_that_was_forgotten() {
 
 #[test]
 fn the_keyed_limiter_decides_as_the_pure_step_does() {
-    for kind in Kind::ALL {
+    for &kind in Kind::ALL {
         // The flat table of token buckets has no room for the time of the last charge: see the next test. Where time goes
         // back there is one key: with more, one that was as good as new could be forgotten.
         let goes_back = kind != Kind::TokenBucket;

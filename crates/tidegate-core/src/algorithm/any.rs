@@ -32,7 +32,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order of the tables.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: &'static [Self] = &[
         Self::Unlimited,
         Self::FixedWindow,
         Self::SlidingWindow,
@@ -85,7 +85,7 @@ impl FromStr for Kind {
         if text == "unlimited" {
             return Ok(Self::Unlimited);
         }
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or(UnknownKind)
+        Self::ALL.iter().copied().find(|kind| kind.name() == text).ok_or(UnknownKind)
     }
 }
 
@@ -355,7 +355,9 @@ mod tests {
     #[test]
     fn a_state_of_another_kind_counts_as_fresh() {
         let quota = "10/s".parse().unwrap();
-        for (kind, other) in Kind::ALL.iter().flat_map(|kind| Kind::ALL.map(|other| (*kind, other))) {
+        for (kind, other) in
+            Kind::ALL.iter().flat_map(|kind| Kind::ALL.iter().map(move |other| (*kind, *other)))
+        {
             if kind == other || kind == Kind::Unlimited {
                 continue;
             }
@@ -375,7 +377,7 @@ mod tests {
 
     #[test]
     fn charging_nothing_changes_nothing() {
-        for kind in Kind::ALL {
+        for &kind in Kind::ALL {
             let algorithm = Algorithm::new(kind, "10/s".parse().unwrap());
             let mut state = algorithm.fresh();
             algorithm.charge(&mut state, 1_500_000_000, 3);

@@ -35,7 +35,7 @@ use crate::Decision;
 /// `now` is in nanoseconds since any fixed origin. It is expected not to go back; when it does, no algorithm creates
 /// capacity, and [`Algorithm`], which remembers the last charge, does not punish either.
 pub trait Step {
-    /// What the limiter remembers. The default value is a limiter that was never called.
+    /// What the limiter remembers; [`Self::fresh`] makes the first one.
     type State: Clone + Debug + PartialEq + Eq;
 
     /// The state of a limiter that was never called: everything is available.

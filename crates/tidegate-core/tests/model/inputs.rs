@@ -44,7 +44,7 @@ pub(crate) fn subjects() -> impl Strategy<Value = Subject> {
         1 => (0..DAY).prop_map(Some),
         1 => any::<u64>().prop_map(Some),
     ];
-    (proptest::sample::select(&Kind::ALL[..]), quotas(), queue, max_wait).prop_map(
+    (proptest::sample::select(Kind::ALL), quotas(), queue, max_wait).prop_map(
         |(kind, quota, queue, max_wait)| match kind {
             Kind::LeakyBucket => {
                 Subject::queued(quota, queue.min(longest_queue(quota)), max_wait.map(Duration::from_nanos))

@@ -9,7 +9,7 @@ use super::format::{LENGTH, VERSION};
 
 /// Why a budget could not answer. The text says what to do.
 ///
-/// In each case nothing was charged, and the file was left as it was.
+/// In each case nothing was charged, and the state from before is still the state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BudgetError {

@@ -16,9 +16,10 @@ use tidegate_core::queue::{Call, Event, Joined, Line, Receipt, Refusal, Ticket};
 use super::clock::Time;
 use super::sync::{Condvar, Mutex, MutexGuard, whole};
 use super::timer;
+use crate::clock::Driven;
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(super) struct Shared {
     state: Mutex<State>,
     /// Tells the timer that its next instant has changed.
     pub(super) changed: Condvar,
@@ -174,16 +175,6 @@ impl Shared {
         result
     }
 
-    /// Grants and refuses what is due.
-    pub(crate) fn serve(&self) {
-        self.change(|_, _| ());
-    }
-
-    /// When something is due if nobody calls.
-    pub(crate) fn next_event(&self) -> Option<u64> {
-        self.lock().next_event(self.time.now_ns())
-    }
-
     fn serve_and_leave(&self, mut state: MutexGuard<'_, State>, now: u64) {
         let mut woken = Vec::new();
         state.serve(now, self.collect_within, &mut woken);
@@ -227,6 +218,16 @@ impl Shared {
 fn wake_all(woken: Vec<Waker>) {
     for waker in woken {
         let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+impl Driven for Shared {
+    fn serve(&self) {
+        self.change(|_, _| ());
+    }
+
+    fn next_event(&self) -> Option<u64> {
+        self.lock().next_event(self.time.now_ns())
     }
 }
 
