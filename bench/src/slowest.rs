@@ -1,6 +1,5 @@
 //! The slowest single call: while a million keys expire at once, and under a flood of strangers.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -94,13 +93,12 @@ pub(crate) fn clean_up(options: &Options) -> Result<Vec<Slowest>> {
         for text in &texts {
             call(text, now);
         }
-        let done = Mutex::new(());
         worst_during(
             || {
-                let _done = done.lock();
                 call(&texts[0], later);
             },
-            |index| call(&texts[index % 1000], later),
+            // The clean-up is not to be over before it is looked at.
+            |index| call(&texts[index % 1000], if index < 1000 { now } else { later }),
         )
     }));
     Ok(rows)
