@@ -71,7 +71,7 @@ impl Keys {
         self.ids[call % DRAWS]
     }
 
-    /// The same keys with others in their place: for a thread that has its own.
+    /// Each of `keys` keys once, as a number and as text.
     pub(crate) fn all(keys: u64) -> impl Iterator<Item = (u64, String)> {
         (0..keys).map(|id| (id, text_of(id)))
     }

@@ -1,6 +1,5 @@
 //! The slowest single call: while a million keys expire at once, and under a flood of strangers.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -30,6 +29,8 @@ pub(crate) struct Slowest {
     pub(crate) ns: u64,
     pub(crate) ns_min: u64,
     pub(crate) ns_max: u64,
+    /// The median with the calls that the machine interrupted. A thread that waits for a lock and yields looks like one.
+    pub(crate) all_ns: u64,
 }
 
 /// A million keys with a debt, then the time at which none has one, then whatever the limiter does about it on one thread
@@ -48,7 +49,7 @@ pub(crate) fn clean_up(options: &Options) -> Result<Vec<Slowest>> {
     rows.push(repeat("tidegate: all are called again", || {
         let clock = ManualClock::new();
         let limiter = Limiter::builder(quota).capacity(texts.len()).clock(clock.clone()).build();
-        let Ok(limiter) = limiter else { return 0 };
+        let Ok(limiter) = limiter else { return Worst::default() };
         for text in &texts {
             let _ = limiter.check(&**text);
         }
@@ -63,7 +64,7 @@ pub(crate) fn clean_up(options: &Options) -> Result<Vec<Slowest>> {
     rows.push(repeat("tidegate: the table is counted", || {
         let clock = ManualClock::new();
         let limiter = Limiter::builder(quota).capacity(texts.len()).clock(clock.clone()).build();
-        let Ok(limiter) = limiter else { return 0 };
+        let Ok(limiter) = limiter else { return Worst::default() };
         for text in &texts {
             let _ = limiter.check(&**text);
         }
@@ -92,27 +93,37 @@ pub(crate) fn clean_up(options: &Options) -> Result<Vec<Slowest>> {
         for text in &texts {
             call(text, now);
         }
-        let done = Mutex::new(());
         worst_during(
             || {
-                let _done = done.lock();
                 call(&texts[0], later);
             },
-            |index| call(&texts[index % 1000], later),
+            // The clean-up is not to be over before it is looked at.
+            |index| call(&texts[index % 1000], if index < 1000 { now } else { later }),
         )
     }));
     Ok(rows)
 }
 
-fn repeat(peer: &'static str, worst: impl Fn() -> u64) -> Slowest {
-    let mut times: Vec<u64> = (0..REPEATS).map(|_| worst()).collect();
-    times.sort_unstable();
-    Slowest { peer, ns: times[REPEATS / 2], ns_min: times[0], ns_max: times[REPEATS - 1] }
+fn repeat(peer: &'static str, worst: impl Fn() -> Worst) -> Slowest {
+    let worst: Vec<Worst> = (0..REPEATS).map(|_| worst()).collect();
+    let sorted = |ns: fn(&Worst) -> u64| {
+        let mut times: Vec<u64> = worst.iter().map(ns).collect();
+        times.sort_unstable();
+        times
+    };
+    let (times, all) = (sorted(|worst| worst.ns), sorted(|worst| worst.all_ns));
+    Slowest {
+        peer,
+        ns: times[REPEATS / 2],
+        ns_min: times[0],
+        ns_max: times[REPEATS - 1],
+        all_ns: all[REPEATS / 2],
+    }
 }
 
 /// The slowest `call` on one thread while `other` runs on another. A call in which the thread was taken off its processor
 /// for another does not count; one that waits for a lock does.
-fn worst_during(other: impl FnOnce() + Send, call: impl Fn(usize) -> bool + Sync) -> u64 {
+fn worst_during(other: impl FnOnce() + Send, call: impl Fn(usize) -> bool + Sync) -> Worst {
     let (started, done) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let caller = scope.spawn(|| {
@@ -123,29 +134,36 @@ fn worst_during(other: impl FnOnce() + Send, call: impl Fn(usize) -> bool + Sync
                 index += 1;
                 if index == 1000 {
                     started.store(true, Ordering::Relaxed);
-                    watch.worst_ns = 0;
+                    watch.worst = Worst::default();
                 }
             }
-            watch.worst_ns
+            watch.worst
         });
         while !started.load(Ordering::Relaxed) {
             std::hint::spin_loop();
         }
         other();
         done.store(true, Ordering::Relaxed);
-        caller.join().unwrap_or(0)
+        caller.join().unwrap_or_default()
     })
 }
 
 /// A time above which it is asked whether the thread was taken off its processor: asking takes some microseconds itself.
 const SUSPECT_NS: u64 = 10_000;
 
+/// The slowest call that nothing interrupted, and the slowest of all.
+#[derive(Debug, Clone, Copy, Default)]
+struct Worst {
+    ns: u64,
+    all_ns: u64,
+}
+
 /// Times calls of one thread, and knows those that were the machine's fault.
 struct Watch {
     clock: Clock,
     last_ns: u64,
     preemptions: u64,
-    worst_ns: u64,
+    worst: Worst,
     /// Calls in which the thread was taken off its processor.
     preempted: u64,
 }
@@ -153,7 +171,13 @@ struct Watch {
 impl Watch {
     fn new() -> Self {
         let clock = Clock::new();
-        Self { last_ns: clock.now_ns(), clock, preemptions: preemptions(), worst_ns: 0, preempted: 0 }
+        Self {
+            last_ns: clock.now_ns(),
+            clock,
+            preemptions: preemptions(),
+            worst: Worst::default(),
+            preempted: 0,
+        }
     }
 
     /// The nanoseconds of a call that nothing interrupted, and what it answered.
@@ -166,6 +190,7 @@ impl Watch {
         let answer = call();
         self.last_ns = self.clock.now_ns();
         let time = self.last_ns - begin;
+        self.worst.all_ns = self.worst.all_ns.max(time);
         if time > SUSPECT_NS {
             let now = preemptions();
             let before = std::mem::replace(&mut self.preemptions, now);
@@ -175,7 +200,7 @@ impl Watch {
                 return (None, answer);
             }
         }
-        self.worst_ns = self.worst_ns.max(time);
+        self.worst.ns = self.worst.ns.max(time);
         (Some(time), answer)
     }
 }

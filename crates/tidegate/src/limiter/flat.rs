@@ -12,7 +12,8 @@
 //!
 //! Lines 0 and 1 are a pair that processors fetch together, and neither address depends on what the other holds, so a
 //! look-up in a table that is larger than the caches waits for memory once. Keys are compared without a branch: a wrong
-//! guess at the slot would throw away the look-ups that follow, whose waits for memory overlap this one's.
+//! guess at the slot would throw away the look-ups that follow, whose waits for memory overlap this one's. Only while
+//! almost every key is in the first slot of its set is that guess made.
 //!
 //! **Protocol.** The version is a sequence lock: bit 0 is set while somebody writes, bit 1 says which of two sets of
 //! numbers holds (they change with the quota), the rest counts. A decision reads the version, then keys and state, and
