@@ -124,7 +124,7 @@ const ROWS: &[(&str, &str)] = &[
     ("TRACE --trace azure.csv --json --plot -", "`--"),
     // simulate
     ("simulate --trace azure.csv --pattern burst", "the argument '--trace <FILE>' cannot be used with"),
-    ("simulate --trace azure.csv --rate 5", "the argument '--trace <FILE>' cannot be used with"),
+    ("simulate --trace azure.csv --rate 5", "--rate is the pace of a pattern, and a trace has its own"),
     ("simulate --workers 0", "invalid value '0' for '--workers <N>': not a whole number from 1 to"),
     ("simulate --workers -1", "invalid value '-1' for '--workers <N>': not a whole number from 1 to"),
     ("simulate --workers 20000", "20000 workers are too many to simulate"),
