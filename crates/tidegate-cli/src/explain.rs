@@ -121,6 +121,11 @@ fn most(limiter: &impl Step, window: Duration) -> u128 {
     limiter.bound(window.saturating_sub(Duration::from_nanos(1))).unwrap_or(u128::MAX)
 }
 
+/// How long an empty bucket takes to be full.
+pub(crate) fn fill(quota: Quota) -> Duration {
+    wait(quota, quota.burst())
+}
+
 /// How long an empty bucket takes to hold `tokens`.
 fn wait(quota: Quota, tokens: u64) -> Duration {
     let bucket = TokenBucket::new(quota);
@@ -128,7 +133,7 @@ fn wait(quota: Quota, tokens: u64) -> Duration {
     bucket.look(&empty, 0, tokens).retry_after().unwrap_or(Duration::ZERO)
 }
 
-fn warnings(quota: Quota, text: &str) -> Vec<String> {
+pub(crate) fn warnings(quota: Quota, text: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     let fill = wait(quota, quota.burst());
     if fill > MINUTE && quota.burst() > 1 {

@@ -19,6 +19,8 @@ use crate::quota_args::time;
 pub(crate) struct FileLimit {
     /// The limit itself.
     pub(crate) limit: Limit,
+    /// Its quota.
+    pub(crate) quota: Quota,
     /// What a key is made of; empty when all calls share one state.
     pub(crate) key: Vec<String>,
     /// How many calls may run at once.
@@ -142,7 +144,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
     parse(&name, &text)
 }
 
-fn parse(name: &str, text: &str) -> anyhow::Result<Vec<FileLimit>> {
+pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Vec<FileLimit>> {
     const ADVICE: &str =
         "a limit is written as `[[limit]]`, `name = \"per-client\"`, `quota = \"10/s burst 20\"`";
     let deserializer = toml::Deserializer::parse(text).map_err(|error| {
@@ -223,6 +225,7 @@ impl Entry {
         }
         Ok(FileLimit {
             limit: Limit { name: self.name.into(), algorithm, mode },
+            quota: self.quota,
             key,
             max_in_flight: self.max_in_flight,
         })

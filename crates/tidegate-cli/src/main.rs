@@ -1,5 +1,6 @@
 //! The `tidegate` command: one file per verb, and `report` for what they print.
 
+mod check;
 mod explain;
 mod fault;
 mod fit;
@@ -32,6 +33,7 @@ enum Verb {
     Simulate(Box<simulate::Args>),
     /// Say what a quota means, in words and numbers
     Explain(explain::Args),
+    Check(check::Args),
     /// Find the smallest burst for a rate, from a trace
     Fit(Box<fit::Args>),
     Serve(serve::Args),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Fit(args) => fit::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Hammer(args) => hammer::run(&args),
