@@ -41,14 +41,16 @@
 //!
 //! # What it does not promise
 //!
-//! It does not say whether an answer *is* a rejection, nor whether a call may be sent twice without harm. Without a
-//! wait ([`Reason::Nothing`]) back off on your own. Where the server always says the same (Kubernetes: 1 s), grow the
-//! backoff as well. Add jitter upward only.
+//! It does not say whether an answer *is* a rejection, nor whether a call may be sent twice without harm. `Retry-After` on
+//! a redirect or a 202 is about that one resource; the hint is the same. A body that is an event stream is not read: hand in
+//! the JSON of the event. Without a wait ([`Reason::Nothing`]) back off on your own. Where the server always says the same
+//! (Kubernetes: 1 s), grow the backoff as well. Add jitter upward only.
 //!
 //! # Bounds
 //!
-//! [`FIELDS_MAX`] header lines, [`NAME_MAX`] bytes of a name, [`VALUE_MAX`] of a value, [`BODY_MAX`] of a body, 32
-//! dimensions and 16 notes are looked at or kept. What is beyond is not read, and that is noted. No bytes make it panic.
+//! [`FIELDS_MAX`] header lines, [`NAME_MAX`] bytes of a name, [`VALUE_MAX`] of a value, [`BODY_MAX`] of a body and 32 KiB of
+//! its members that mean something, 32 dimensions and 16 notes are looked at or kept. What is beyond is not read, and that
+//! is noted. No bytes make it panic.
 //!
 //! [`Gate::close_for`]: tidegate::Gate::close_for
 

@@ -209,6 +209,8 @@ fn shopify_tells_points() {
         ("752.5", "666.5", Some(1_720)),
         ("5", "10", Some(0)),
         ("1000", "0", Some(20_000)),
+        ("100", "-50.0", Some(3_000)),
+        ("100", "-", None),
         ("\"a\"", "0", None),
     ] {
         assert_eq!(wait_ms(200, &[], &body(requested, available)), expected, "{requested} of {available}");
@@ -330,6 +332,11 @@ fn what_is_beyond_a_bound_is_not_read_and_that_is_noted() {
     let (fits, too_long) = (padded(BODY_MAX), padded(BODY_MAX + 1));
     assert_eq!(wait_ms(429, &[], &fits), Some(5_000));
     assert_eq!(at(429, &[], &too_long).notes, [Note::TooMuch]);
+
+    let rest = format!("\"data\": \"{}\"", "x".repeat(200_000));
+    assert_eq!(wait_ms(429, &[], &format!("{{{rest}, \"retry_after\": 5}}")), Some(5_000));
+    let hint = at(429, &[], &format!("{{\"error\": {{{rest}}}, \"retry_after\": 5}}"));
+    assert_eq!((hint.wait, hint.notes), (Some(Duration::from_secs(5)), vec![Note::TooMuch]));
 
     let names: Vec<String> = (0..40).map(|n| format!("x-ratelimit-remaining-{n}")).collect();
     let hint = Response::new(429, now).headers(names.iter().map(|name| (name.as_str(), "1"))).hint();

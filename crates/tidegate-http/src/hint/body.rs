@@ -1,6 +1,7 @@
 //! A JSON body, and what its members say.
 //!
-//! Only members that a profile names are kept, so a large `data` beside them takes no memory. Fractions are held by
+//! Only members that a profile names are read, up to 32 KiB of them together, so a large `data` beside them takes no
+//! memory, and the worst that can be sent as JSON takes some 3 MB. Fractions are held by
 //! `serde_json` in binary and printed as the shortest decimal that means the same, which is what the server wrote (up to
 //! 17 digits); from there on all is integers.
 
@@ -8,16 +9,21 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::evidence::Evidence;
 use super::form::{Clock, told_in};
 use super::number::{SECOND, decimal, without_exponent};
 use super::profile::{BodyRule, BodySays, Profile, Step, When};
-use super::{NoRetry, Signal, Source};
+use super::{NoRetry, Note, Signal, Source};
 
 /// Elements of an array that are looked at.
 const ELEMENTS_MAX: usize = 64;
+
+/// Bytes of all members that are read, together. An object of seven bytes takes 640 in memory, so this is the bound of
+/// what a hostile body can take; error bodies have a few hundred bytes.
+const MEMBERS_MAX: usize = 32 * 1024;
 
 /// Reads what `profiles` know of `body` into `evidence`.
 pub(super) fn read<'a>(
@@ -34,7 +40,20 @@ pub(super) fn read<'a>(
         _ => false,
     };
     let is_wanted = |key: &str| key == "errors" || rules.clone().any(|(_, rule)| begins_with(rule, key));
-    let Some(top) = parse(body, is_wanted) else { return };
+    let Some(members) = members(body, is_wanted) else { return };
+    let mut top = Map::new();
+    let mut room = MEMBERS_MAX;
+    for (key, text) in members {
+        let Some(left) = room.checked_sub(text.get().len()) else {
+            evidence.note(Note::TooMuch);
+            continue;
+        };
+        room = left;
+        // What is nested deeper than the parser goes is no error of a server.
+        if let Ok(value) = serde_json::from_str(text.get()) {
+            top.insert(key, value);
+        }
+    }
     let tool_failed = top.get("result").and_then(|result| result.get("isError")) == Some(&Value::Bool(true));
     for (profile, rule) in rules {
         let counts = match rule.when {
@@ -99,7 +118,14 @@ fn cost(family: &'static str, cost: &Value, top: &Map<String, Value>, path: &str
     // Nano-points, so that decimals count.
     let points = |value: Option<&Value>| decimal(text(value?)?.as_bytes(), SECOND);
     let Some(status) = cost.get("throttleStatus") else { return };
-    let Some(available) = points(status.get("currentlyAvailable")) else { return };
+    let Some(available) = status.get("currentlyAvailable").and_then(text) else { return };
+    // Below zero it is a debt, which has to be restored as well.
+    let debt = available.strip_prefix('-').map(|debt| decimal(debt.as_bytes(), SECOND));
+    let (available, debt) = match debt {
+        Some(debt) => (Some(0), debt),
+        None => (decimal(available.as_bytes(), SECOND), Some(0)),
+    };
+    let (Some(available), Some(debt)) = (available, debt) else { return };
     let nano = u128::from(SECOND);
     let whole = |points: u128| u64::try_from(points / nano).unwrap_or(u64::MAX);
     let most = points(status.get("maximumAvailable"));
@@ -119,8 +145,9 @@ fn cost(family: &'static str, cost: &Value, top: &Map<String, Value>, path: &str
         return;
     }
     let Some(rate) = points(status.get("restoreRate")).filter(|rate| *rate > 0) else { return };
-    let ns = requested.saturating_sub(available).saturating_mul(nano).div_ceil(rate);
-    let value = format!("({} - {}) / {}", requested / nano, available / nano, rate / nano);
+    let missing = (requested + debt).saturating_sub(available);
+    let ns = missing.saturating_mul(nano).div_ceil(rate);
+    let value = format!("{} missing, {} restored per second", missing.div_ceil(nano), rate / nano);
     evidence.wait(
         super::form::Reading { ns, is_coarse: false, is_odd_instant: false },
         Signal::new(Source::Body, path, value.as_bytes()),
@@ -196,8 +223,11 @@ fn name(path: &[Step]) -> String {
     name
 }
 
+/// Members of an object, unread.
+type Members<'a> = Vec<(String, &'a RawValue)>;
+
 /// The members of the document's object whose names are wanted, or of the first object in its array.
-fn parse(body: &[u8], is_wanted: impl Fn(&str) -> bool) -> Option<Map<String, Value>> {
+fn members(body: &[u8], is_wanted: impl Fn(&str) -> bool) -> Option<Members<'_>> {
     if !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
         return None;
     }
@@ -211,17 +241,17 @@ struct Top<'a, F> {
 }
 
 impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Top<'_, F> {
-    type Value = Map<String, Value>;
+    type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut kept = Map::new();
+        let mut kept = Members::new();
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             if (self.is_wanted)(&key) {
-                kept.insert(key.into_owned(), map.next_value()?);
+                kept.push((key.into_owned(), map.next_value()?));
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -243,7 +273,7 @@ impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Top<'_, F> {
 struct First<'a, F>(Top<'a, F>);
 
 impl<'de, F: Fn(&str) -> bool> serde::de::DeserializeSeed<'de> for First<'_, F> {
-    type Value = Map<String, Value>;
+    type Value = Members<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self.0)
