@@ -164,12 +164,27 @@ fn the_clock_of_the_server_counts() {
 }
 
 #[test]
+fn time_from_now_is_preferred_to_an_instant() {
+    let discord = [
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "1796040300"),
+        ("x-ratelimit-reset-after", "1.234"),
+    ];
+    assert_eq!(wait_ms(200, &discord, ""), Some(1_234));
+    assert_eq!(wait_ms(200, &discord[..2], ""), Some(300_000));
+}
+
+#[test]
 fn what_a_cache_sends_is_no_state() {
     let cached = [("age", "7"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "9")];
     let hint = at(200, &cached, "");
     assert_eq!((hint.wait, hint.dimensions.len()), (None, 0));
     assert_eq!(hint.notes, [Note::Stale]);
     assert_eq!(wait_ms(503, &[("age", "7"), ("retry-after", "9")], ""), Some(9_000));
+    // Its date is as old as it is.
+    let dated = [("date", "Mon, 30 Nov 2026 11:50:00 GMT"), ("retry-after", "Mon, 30 Nov 2026 12:00:30 GMT")];
+    assert_eq!(wait_ms(503, &[("age", "600"), dated[0], dated[1]], ""), Some(30_000));
+    assert_eq!(wait_ms(503, &dated, ""), Some(630_000));
 }
 
 #[test]
