@@ -5,6 +5,7 @@ mod explain;
 mod fault;
 mod fit;
 mod hammer;
+mod hint;
 mod limits;
 mod progress;
 mod quota_args;
@@ -38,6 +39,7 @@ enum Verb {
     Fit(Box<fit::Args>),
     Serve(serve::Args),
     Hammer(Box<hammer::Args>),
+    Hint(Box<hint::Args>),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Fit(args) => fit::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Hammer(args) => hammer::run(&args),
+        Verb::Hint(args) => hint::run(&args),
     };
     Exit::from(result).into()
 }

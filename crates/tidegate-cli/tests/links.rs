@@ -130,9 +130,10 @@ fn links_are_found_and_followed() {
 #[test]
 fn code_in_the_guide_is_part_of_an_example() {
     let root = root();
-    let examples = root.join("crates/tidegate/examples");
-    let sources: Vec<String> = fs::read_dir(examples)
-        .unwrap()
+    let examples = ["crates/tidegate/examples", "crates/tidegate-http/examples"];
+    let sources: Vec<String> = examples
+        .iter()
+        .flat_map(|folder| fs::read_dir(root.join(folder)).unwrap())
         .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
         .collect();
     let mut blocks = 0;

@@ -340,6 +340,24 @@ const ROWS: &[(&str, &str)] = &[
         "invalid value '70000' for '--concurrency <N>': not a whole number from 1 to 65535",
     ),
     ("hammer --header :x", "invalid value ':x' for '--header <HEADER>': `` cannot be the name of a header"),
+    // hint; its stdin is empty
+    ("hint", "no answer in stdin: it is empty"),
+    ("hint --json", "no answer in stdin: it is empty"),
+    ("hint --status 99", "invalid value '99' for '--status <N>': 99 is not in 100..=999"),
+    ("hint --status -1", "invalid value '-1' for '--status <N>'"),
+    (
+        "hint --header Retry-After",
+        "invalid value 'Retry-After' for '--header <HEADER>': a header is a name, a colon",
+    ),
+    ("hint --header :5", "invalid value ':5' for '--header <HEADER>': a header is a name, a colon"),
+    (
+        "hint --now today",
+        "invalid value 'today' for '--now <TIME>': not a time in RFC 3339; write for example",
+    ),
+    ("hint --now -1", "invalid value '-1' for '--now <TIME>': not a time in RFC 3339; write for example"),
+    ("hint --body nothing", "cannot read `nothing`: No such file"),
+    ("hint --body folder.svg", "cannot read `folder.svg`: Is a directory"),
+    ("hint more", "unexpected argument 'more' found"),
 ];
 
 #[test]
@@ -399,6 +417,8 @@ fn a_pipe_that_nobody_reads_is_no_fault() {
         ("simulate --trace azure.csv", 0),
         ("fit --trace azure.csv", 0),
         ("explain 10/s", 0),
+        ("hint --header Retry-After:5", 0),
+        ("hint --header Retry-After:soon --json", 0),
         ("--help", 0),
     ] {
         assert_eq!(unread(command, false), Some(code), "stdout of {command}");
