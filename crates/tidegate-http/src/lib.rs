@@ -1,5 +1,17 @@
 //! Rate limiting for HTTP, in both directions: a server that limits its clients, and a client that obeys its servers.
+//!
+//! - [`RateLimit`]: a tower layer that limits the requests of a server; see [`layer`].
+//! - [`identity`]: who the client is, behind proxies too.
+//! - [`fields`]: the response fields `RateLimit` and `RateLimit-Policy`, written and read.
+//! - [`problem`]: the bodies of rejections.
+//!
+//! # Features
+//!
+//! - `axum`: the address of the peer is found where axum keeps it, in its `ConnectInfo<SocketAddr>`.
 
 pub mod fields;
 pub mod identity;
+pub mod layer;
 pub mod problem;
+
+pub use layer::{KeyBy, RateLimit, RateLimitError, RequestLimit};
