@@ -15,3 +15,8 @@ pub mod layer;
 pub mod problem;
 
 pub use layer::{KeyBy, RateLimit, RateLimitError, RequestLimit};
+
+/// The examples of the README, so that they are compiled and run.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
