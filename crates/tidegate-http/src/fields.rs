@@ -151,7 +151,7 @@ pub fn write_state(items: &[StateItem]) -> Result<HeaderValue, NameError> {
         push_state(&mut out, &quoted(&item.name)?, item.remaining, item.seconds);
         push_partition_key(&mut out, item.partition_key.as_deref());
     }
-    Ok(value(out))
+    Ok(value(&out))
 }
 
 /// The field `RateLimit-Policy`.
@@ -174,7 +174,7 @@ pub fn write_policy(items: &[PolicyItem]) -> Result<HeaderValue, NameError> {
         }
         push_partition_key(&mut out, item.partition_key.as_deref());
     }
-    Ok(value(out))
+    Ok(value(&out))
 }
 
 /// Reads the lines of the field `RateLimit`, which count as one list; `None` if it has a mistake and is to be ignored.
@@ -246,8 +246,8 @@ pub(crate) fn push_state(out: &mut String, quoted: &str, remaining: u64, seconds
 }
 
 /// A field from a text of visible ASCII, which everything in this module writes.
-pub(crate) fn value(text: String) -> HeaderValue {
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
+pub(crate) fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_bytes(text.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
 fn separate(out: &mut String) {

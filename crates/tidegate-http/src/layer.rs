@@ -57,7 +57,7 @@ use tower_service::Service;
 
 pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
-use desk::Desk;
+use desk::{Decided, Desk};
 pub use key::{Key, KeyBy, RequestHead};
 use places::Permit;
 use respond::{Caller, Protocol, Stamp};
@@ -170,7 +170,7 @@ impl RateLimit {
             shed: counters.shed.load(Ordering::Relaxed),
             shadow: counters.shadow.load(Ordering::Relaxed),
             without_peer: counters.without_peer.load(Ordering::Relaxed),
-            in_flight: self.desk.places.as_ref().map_or(0, |places| places.lock().running()),
+            in_flight: self.desk.places.lock().running(),
         }
     }
 
@@ -233,17 +233,22 @@ impl Desk {
         {
             return Ok((Stamp::default(), None));
         }
-        let mut verdict = self.decide(head);
+        let decided = self.decide(head);
         let without_peer = without_peer.get();
         if without_peer {
             self.counters.without_peer.fetch_add(1, Ordering::Relaxed);
         }
-        if verdict.is_allowed() {
-            let permit = verdict.permit.take();
-            return Ok((self.stamp(&verdict), permit));
+        match decided {
+            Decided::Alone(shown) => Ok((self.stamp_alone(shown), None)),
+            Decided::Verdict(mut verdict) if verdict.is_allowed() => {
+                let permit = verdict.permit.take();
+                Ok((self.stamp(&verdict), permit))
+            }
+            Decided::Verdict(verdict) => {
+                let protocol = Protocol::of(request.headers(), request.method());
+                Err(Box::new(self.reject(&verdict, &Caller { protocol, without_peer })))
+            }
         }
-        let protocol = Protocol::of(request.headers(), request.method());
-        Err(Box::new(self.reject(&verdict, &Caller { protocol, without_peer })))
     }
 }
 

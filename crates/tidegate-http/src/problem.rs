@@ -87,13 +87,20 @@ impl Problem<'_> {
     /// The body.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let mut json = String::with_capacity(256 + self.detail.len());
-        json.push_str("{\"type\":");
-        push_string(&mut json, self.kind.uri());
-        json.push_str(",\"title\":");
-        push_string(&mut json, self.kind.title());
-        // Writing to a string does not fail.
-        let _ = write!(json, ",\"status\":{},\"detail\":", self.kind.status().as_u16());
+        let mut json = String::with_capacity(320 + self.detail.len());
+        // Type and title hold nothing that needs an escape.
+        let (kind, title, status) = (self.kind.uri(), self.kind.title(), self.kind.status());
+        for part in [
+            "{\"type\":\"",
+            kind,
+            "\",\"title\":\"",
+            title,
+            "\",\"status\":",
+            status.as_str(),
+            ",\"detail\":",
+        ] {
+            json.push_str(part);
+        }
         push_string(&mut json, self.detail);
         json.push_str(",\"violated-policies\":[");
         for (index, name) in self.violated.iter().enumerate() {
@@ -110,15 +117,22 @@ impl Problem<'_> {
 /// A JSON string. This is all the JSON that is written here, so it is not worth a dependency.
 fn push_string(json: &mut String, text: &str) {
     json.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => json.extend(['\\', c]),
-            '\0'..='\u{1f}' => {
-                let _ = write!(json, "\\u{:04x}", u32::from(c));
+    let mut plain = text;
+    while let Some(at) = plain.bytes().position(|byte| matches!(byte, b'"' | b'\\' | ..=0x1f)) {
+        let (before, rest) = plain.split_at(at);
+        json.push_str(before);
+        // What was found is one byte.
+        let (special, rest) = rest.split_at(1);
+        match special {
+            "\"" => json.push_str("\\\""),
+            "\\" => json.push_str("\\\\"),
+            control => {
+                let _ = write!(json, "\\u{:04x}", control.as_bytes()[0]);
             }
-            _ => json.push(c),
         }
+        plain = rest;
     }
+    json.push_str(plain);
     json.push('"');
 }
 

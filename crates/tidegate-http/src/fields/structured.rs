@@ -4,8 +4,6 @@
 //! A field is read whole or not at all: after the first mistake nothing of it counts. Time and memory are linear in the
 //! length of the field, which the HTTP library bounds.
 
-use std::fmt::Write as _;
-
 /// The largest integer of a structured field: 15 digits (RFC 9651, section 3.3.1).
 pub(super) const INTEGER_MAX: u64 = 999_999_999_999_999;
 
@@ -205,8 +203,17 @@ pub(super) fn write_string(out: &mut String, text: &str) -> Option<()> {
 
 /// Writes `;key=number`. A number above 15 digits is written as the largest that there is.
 pub(super) fn write_integer(out: &mut String, key: &str, number: u64) {
-    // Writing to a string does not fail.
-    let _ = write!(out, ";{key}={}", number.min(INTEGER_MAX));
+    out.push(';');
+    out.push_str(key);
+    out.push('=');
+    // By hand: this is written for every response, and the machinery of `write!` costs more than the digits.
+    let (mut digits, mut start, mut rest) = ([0; 15], 15, number.min(INTEGER_MAX));
+    while start > 0 && (rest > 0 || start == 15) {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    out.push_str(std::str::from_utf8(&digits[start..]).unwrap_or_default());
 }
 
 /// Writes a byte sequence, in base64 between colons.

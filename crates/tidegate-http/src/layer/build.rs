@@ -324,8 +324,7 @@ impl RateLimitBuilder {
         let max_in_flight = self.max_in_flight.map(places).transpose()?;
         let per_key = self.per_key.map(|(by, max)| Ok::<_, RateLimitError>(PerKey { by, max: places(max)? }));
         let per_key = per_key.transpose()?;
-        let has_places = max_in_flight.is_some() || per_key.is_some();
-        if self.limits.is_empty() && !has_places {
+        if self.limits.is_empty() && max_in_flight.is_none() && per_key.is_none() {
             return Err(RateLimitError::NoLimit);
         }
 
@@ -355,14 +354,13 @@ impl RateLimitBuilder {
             advertised.push(PolicyItem { unit: Unit::ConcurrentRequests, ..item });
         }
         let policy_field = write_policy(&advertised)?;
-        let lock = has_places || entries.len() > 1;
-        let places = lock.then(|| Places::new(max_in_flight, per_key.as_ref().map(|per_key| per_key.max)));
+        let places = Places::new(max_in_flight, per_key.as_ref().map(|per_key| per_key.max));
         Ok(RateLimit::of(Desk {
             limits: entries.into(),
             policy: Policy::new(named),
             clock,
             who: Who { identity: self.identity, peer: self.peer },
-            places: places.map(Arc::new),
+            places: Arc::new(places),
             max_in_flight,
             per_key,
             exempt: self.exempt,

@@ -27,8 +27,7 @@ pub(super) struct Desk {
     pub(super) policy: Policy,
     pub(super) clock: Clock,
     pub(super) who: Who,
-    /// What happens together; `None` for a single limit without places in flight.
-    pub(super) places: Option<Arc<Places>>,
+    pub(super) places: Arc<Places>,
     pub(super) max_in_flight: Option<NonZeroU64>,
     pub(super) per_key: Option<PerKey>,
     pub(super) exempt: Option<ExemptFn>,
@@ -74,6 +73,14 @@ struct Ask<'a> {
     cost: u64,
 }
 
+/// What was decided about one request.
+pub(super) enum Decided {
+    /// The only limit allows it, and these are its numbers if they are shown: most requests of most servers, so it is
+    /// kept short.
+    Alone(Option<Shown>),
+    Verdict(Verdict),
+}
+
 /// The answer to one request.
 pub(super) struct Verdict {
     /// What is to be said of each limit.
@@ -108,15 +115,20 @@ impl Verdict {
 }
 
 impl Desk {
-    pub(super) fn decide(&self, head: RequestHead<'_>) -> Verdict {
-        let asks: Vec<Ask<'_>> = self.limits.iter().map(|entry| entry.ask(head)).collect();
-        let verdict = match (&self.places, &*asks) {
-            (None, [ask]) => self.alone(&self.limits[0], ask),
-            (None, _) => self.verdict(&asks, &self.look(&asks, 0), 0),
-            (Some(places), asks) => {
+    pub(super) fn decide(&self, head: RequestHead<'_>) -> Decided {
+        let verdict = match &*self.limits {
+            [entry] if !self.has_places() => match self.alone(entry, &entry.ask(head)) {
+                Decided::Verdict(verdict) => verdict,
+                alone @ Decided::Alone(_) => {
+                    self.counters.allowed.fetch_add(1, Ordering::Relaxed);
+                    return alone;
+                }
+            },
+            limits => {
+                let asks: Vec<Ask<'_>> = limits.iter().map(|entry| entry.ask(head)).collect();
                 let key = self.per_key.as_ref();
-                let key = key.map(|per_key| places.hash(&per_key.by.of(head).unwrap_or(SHARED)));
-                self.together(asks, key, places)
+                let key = key.map(|per_key| self.places.hash(&per_key.by.of(head).unwrap_or(SHARED)));
+                self.together(&asks, key)
             }
         };
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
@@ -128,25 +140,40 @@ impl Desk {
         if verdict.answer.shadow.is_some() {
             count(&self.counters.shadow);
         }
-        verdict
+        Decided::Verdict(verdict)
+    }
+
+    const fn has_places(&self) -> bool {
+        self.max_in_flight.is_some() || self.per_key.is_some()
     }
 
     /// One limit: its limiter looks and charges in one step.
-    fn alone(&self, entry: &Entry, ask: &Ask<'_>) -> Verdict {
+    fn alone(&self, entry: &Entry, ask: &Ask<'_>) -> Decided {
         let now = self.clock.now_ns();
         let decision = entry.limiter.check_at(&ask.key, ask.cost, now);
-        self.verdict(std::slice::from_ref(ask), &[decision], now)
+        if decision.is_allowed() {
+            let shape = entry.shape.as_ref().filter(|_| self.shows());
+            let shown =
+                shape.map(|shape| shape.shown(&decision, |cost| entry.limiter.peek_at(&ask.key, cost, now)));
+            return Decided::Alone(shown);
+        }
+        Decided::Verdict(self.verdict(std::slice::from_ref(ask), &[decision], now))
+    }
+
+    /// Whether responses carry fields about the limits.
+    const fn shows(&self) -> bool {
+        self.policy_field.is_some() || self.legacy_fields
     }
 
     /// Several limits, or places: all are looked at, then all are charged, or none.
-    fn together(&self, asks: &[Ask<'_>], key: Option<u64>, places: &Arc<Places>) -> Verdict {
+    fn together(&self, asks: &[Ask<'_>], key: Option<u64>) -> Verdict {
         let now = self.clock.now_ns();
         let looks = self.look(asks, now);
         if !self.combine(&looks).decision.is_allowed() {
             return self.verdict(asks, &looks, now);
         }
 
-        let mut running = places.lock();
+        let mut running = self.places.lock();
         let now = self.clock.now_ns();
         let looks = self.look(asks, now);
         if !self.combine(&looks).decision.is_allowed() {
@@ -172,8 +199,7 @@ impl Desk {
         running.enter(key);
         let free = key.map(|key| running.free(key));
         drop(running);
-        let permit =
-            (self.max_in_flight.is_some() || key.is_some()).then(|| Permit::new(Arc::clone(places), key));
+        let permit = self.has_places().then(|| Permit::new(Arc::clone(&self.places), key));
         Verdict { permit, free, ..self.verdict(asks, &charged, now) }
     }
 
@@ -213,7 +239,7 @@ impl Desk {
     }
 
     fn shown(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Vec<Shown> {
-        if self.policy_field.is_none() && !self.legacy_fields {
+        if !self.shows() {
             return Vec::new();
         }
         let entries = self.limits.iter().zip(asks).zip(decisions);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tidegate::{Decision, Mode};
 
-use super::desk::{Desk, Verdict};
+use super::desk::{Desk, Shown, Verdict};
 use super::places::Full;
 use crate::fields::{
     self, RATE_LIMIT, RATE_LIMIT_POLICY, RETRY_AFTER_MS, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING,
@@ -57,6 +57,12 @@ pub struct ShadowRejection {
 pub(super) struct Stamp {
     /// `RateLimit-Policy` and `RateLimit`.
     fields: Option<(HeaderValue, HeaderValue)>,
+    /// What few responses have.
+    more: Option<Box<More>>,
+}
+
+#[derive(Debug)]
+struct More {
     /// Limit, remaining and reset in the older form.
     legacy: Option<[u64; 3]>,
     shadow: Option<ShadowRejection>,
@@ -70,19 +76,33 @@ impl Stamp {
             headers.append(RATE_LIMIT_POLICY, policy);
             headers.append(RATE_LIMIT, state);
         }
-        if let Some(numbers) = self.legacy
+        let Some(more) = self.more else { return };
+        if let Some(numbers) = more.legacy
             && !headers.contains_key(X_RATE_LIMIT_LIMIT)
         {
             let names = [X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET];
             headers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
         }
-        if let Some(shadow) = self.shadow {
+        if let Some(shadow) = more.shadow {
             response.extensions_mut().insert(shadow);
         }
     }
 }
 
 impl Desk {
+    /// The fields for a response to a request that the only limit allows.
+    pub(super) fn stamp_alone(&self, shown: Option<Shown>) -> Stamp {
+        let (Some(shown), Some(entry)) = (shown, self.limits.first()) else { return Stamp::default() };
+        let fields = self.policy_field.clone().map(|policy| {
+            // Room for two numbers of 15 digits and their keys.
+            let mut state = String::with_capacity(entry.quoted.len() + 36);
+            push_state(&mut state, &entry.quoted, shown.remaining, shown.seconds);
+            (policy, fields::value(&state))
+        });
+        let legacy = self.legacy(0, Some(&shown));
+        Stamp { fields, more: legacy.map(|legacy| Box::new(More { legacy: Some(legacy), shadow: None })) }
+    }
+
     /// The fields for a response, with the limit that binds first.
     pub(super) fn stamp(&self, verdict: &Verdict) -> Stamp {
         let binding = verdict.answer.limit.or(verdict.answer.shadow);
@@ -90,28 +110,29 @@ impl Desk {
             let mut state = String::with_capacity(64);
             let per_key = verdict.free.map(|free| (IN_FLIGHT_PER_KEY_QUOTED, free, None));
             let is_first = verdict.full == Some(Full::Key);
-            let limits =
-                binding.into_iter().chain((0..self.limits.len()).filter(|limit| Some(*limit) != binding));
+            let others = (0..self.limits.len()).filter(|limit| Some(*limit) != binding);
+            let limits = binding.into_iter().chain(others);
             let limits = limits.filter(|limit| self.limits[*limit].shape.is_some()).map(|limit| {
                 let shown = &verdict.shown[limit];
                 (&*self.limits[limit].quoted, shown.remaining, shown.seconds)
             });
-            let all =
-                per_key.filter(|_| is_first).into_iter().chain(limits).chain(per_key.filter(|_| !is_first));
-            for (quoted, remaining, seconds) in all {
+            let (before, after) = if is_first { (per_key, None) } else { (None, per_key) };
+            for (quoted, remaining, seconds) in before.into_iter().chain(limits).chain(after) {
                 push_state(&mut state, quoted, remaining, seconds);
             }
-            (policy, fields::value(state))
+            (policy, fields::value(&state))
         });
-        let legacy =
-            binding.or(if self.limits.is_empty() { None } else { Some(0) }).filter(|_| self.legacy_fields);
-        let legacy = legacy.and_then(|limit| {
-            let (shape, shown) = (self.limits[limit].shape?, verdict.shown[limit]);
-            Some([shape.capacity, shown.remaining, shown.reset_seconds])
-        });
+        let limit = binding.unwrap_or(0);
+        let legacy = self.legacy(limit, verdict.shown.get(limit));
         let shadow = verdict.answer.shadow.filter(|_| verdict.is_allowed());
         let shadow = shadow.map(|limit| ShadowRejection { limit: Arc::clone(&self.limits[limit].name) });
-        Stamp { fields, legacy, shadow }
+        let has_more = legacy.is_some() || shadow.is_some();
+        Stamp { fields, more: has_more.then(|| Box::new(More { legacy, shadow })) }
+    }
+
+    fn legacy(&self, limit: usize, shown: Option<&Shown>) -> Option<[u64; 3]> {
+        let shape = self.limits.get(limit)?.shape.filter(|_| self.legacy_fields)?;
+        shown.map(|shown| [shape.capacity, shown.remaining, shown.reset_seconds])
     }
 
     /// The whole response to a request that is not allowed.
@@ -131,7 +152,6 @@ impl Desk {
             }
         };
         let headers = response.headers_mut();
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = rejection.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
             headers.insert(RETRY_AFTER_MS, HeaderValue::from(whole_ms(wait)));
@@ -244,7 +264,7 @@ fn grpc_response(rejection: &Rejection, detail: &str) -> Response<Bytes> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(GRPC_STATUS, HeaderValue::from_static(status));
     // The text is printable ASCII, so the percent sign alone needs its escape.
-    headers.insert(GRPC_MESSAGE, fields::value(detail.replace('%', "%25")));
+    headers.insert(GRPC_MESSAGE, fields::value(&detail.replace('%', "%25")));
     match (rejection.kind, rejection.retry_after) {
         // What can never be allowed must not be tried again.
         (ProblemType::NeverAllowed, _) => {
