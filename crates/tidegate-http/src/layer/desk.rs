@@ -215,40 +215,42 @@ impl Desk {
         self.policy.combine(|limit| decisions[limit])
     }
 
+    /// The verdict from the decisions of the limits, which have charged the request if all allow it.
     fn verdict(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Verdict {
         let answer = self.combine(decisions);
-        if !answer.decision.is_allowed() {
-            return self.not_charged(asks, decisions, now);
-        }
-        let shown = self.shown(asks, decisions, now);
-        Verdict { shown, ..Verdict::of(answer, asks, decisions) }
+        self.seen(answer, asks, decisions, answer.decision.is_allowed(), now)
     }
 
-    /// The verdict for a request that was not charged: what a limit has left is then not what it would have had.
+    /// The verdict for a request that no limit has charged.
     fn not_charged(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Verdict {
-        let left: Vec<Decision> = decisions
-            .iter()
-            .zip(self.limits.iter().zip(asks))
-            .map(|(decision, (entry, ask))| match decision {
-                Decision::Rejected { .. } => *decision,
-                _ => entry.limiter.peek_at(&ask.key, 0, now),
-            })
-            .collect();
-        let shown = self.shown(asks, &left, now);
-        Verdict { shown, ..Verdict::of(self.combine(decisions), asks, decisions) }
+        self.seen(self.combine(decisions), asks, decisions, false, now)
     }
 
-    fn shown(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Vec<Shown> {
+    fn seen(
+        &self,
+        answer: PolicyDecision,
+        asks: &[Ask<'_>],
+        decisions: &[Decision],
+        charged: bool,
+        now: u64,
+    ) -> Verdict {
+        let mut verdict = Verdict::of(answer, asks, decisions);
         if !self.shows() {
-            return Vec::new();
+            return verdict;
         }
-        let entries = self.limits.iter().zip(asks).zip(decisions);
-        entries
-            .map(|((entry, ask), decision)| match &entry.shape {
-                Some(shape) => shape.shown(decision, |cost| entry.limiter.peek_at(&ask.key, cost, now)),
-                None => Shown::default(),
-            })
-            .collect()
+        // What is left after a request that was not charged is not what the decision said would be.
+        let left =
+            self.limits.iter().zip(asks).zip(decisions).map(|((entry, ask), decision)| match decision {
+                Decision::Rejected { .. } => *decision,
+                Decision::Allowed { .. } if charged => *decision,
+                Decision::Allowed { .. } | Decision::Never { .. } => entry.limiter.peek_at(&ask.key, 0, now),
+            });
+        let shown = left.zip(self.limits.iter().zip(asks)).map(|(left, (entry, ask))| match &entry.shape {
+            Some(shape) => shape.shown(&left, |cost| entry.limiter.peek_at(&ask.key, cost, now)),
+            None => Shown::default(),
+        });
+        verdict.shown = shown.collect();
+        verdict
     }
 }
 
