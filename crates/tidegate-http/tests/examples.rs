@@ -1,6 +1,41 @@
-//! The output of the examples, which is fixed.
+//! What the examples print, and do when they are asked.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+/// Ends the server with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn example_axum_allows_three_and_tells_the_others_how_long() {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples").join("axum");
+    let mut server = Command::new(&path);
+    let server = server.stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
+        panic!("{}: {error}; build it with `cargo build -p tidegate-http --examples`", path.display())
+    });
+    let mut server = Running(server);
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("listening on http://").unwrap();
+    for request in 1..=5 {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let told = answer.contains("\r\nretry-after: ");
+        let expected = if request <= 3 { ("HTTP/1.1 200", false) } else { ("HTTP/1.1 429", true) };
+        assert_eq!((answer.get(..12).unwrap_or_default(), told), expected, "{answer}");
+    }
+}
 
 #[test]
 fn example_hint_closes_a_gate() {

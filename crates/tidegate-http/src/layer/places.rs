@@ -1,0 +1,120 @@
+//! Places in flight: of the server as a whole, and of each key.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate::InFlight;
+
+use super::key::Key;
+
+/// How many requests run. There is one entry for each key that has a request in flight, and none for others: memory is
+/// bounded by the requests in flight, 24 bytes for each key or so.
+#[derive(Debug)]
+pub(super) struct Places {
+    running: Mutex<Running>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+pub(super) struct Running {
+    /// Of the server as a whole; `None` is no limit.
+    all: Option<InFlight>,
+    /// Of each key, by its hash: two of 100,000 keys share one with a chance of 1 in 10⁹.
+    keys: HashMap<u64, InFlight>,
+    max_per_key: Option<NonZeroU64>,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    /// The key has all of its own.
+    Key,
+    /// The server has no more.
+    Server,
+}
+
+impl Places {
+    pub(super) fn new(max: Option<NonZeroU64>, max_per_key: Option<NonZeroU64>) -> Self {
+        let running = Running { all: max.map(InFlight::new), keys: HashMap::new(), max_per_key };
+        Self { running: Mutex::new(running), hasher: RandomState::new() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Running> {
+        // Nothing in here panics between two changes that belong together.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hash(&self, key: &Key<'_>) -> u64 {
+        self.hasher.hash_one(key)
+    }
+}
+
+impl Running {
+    /// Whether there is a place; the key's own first, as a client that is over its own limit is not the server's trouble.
+    pub(super) fn look(&self, key: Option<u64>) -> Result<(), Full> {
+        if let (Some(key), Some(max)) = (key, self.max_per_key) {
+            let free = self.keys.get(&key).is_none_or(|places| places.running() < max.get());
+            if !free {
+                return Err(Full::Key);
+            }
+        }
+        if self.all.as_ref().is_none_or(InFlight::has_place) { Ok(()) } else { Err(Full::Server) }
+    }
+
+    /// Takes the place that [`Self::look`] has found.
+    pub(super) fn enter(&mut self, key: Option<u64>) {
+        if let (Some(key), Some(max)) = (key, self.max_per_key) {
+            let _found = self.keys.entry(key).or_insert_with(|| InFlight::new(max)).try_enter();
+        }
+        if let Some(all) = &mut self.all {
+            let _found = all.try_enter();
+        }
+    }
+
+    fn leave(&mut self, key: Option<u64>) {
+        if let Some(all) = &mut self.all {
+            all.leave();
+        }
+        if let Some(key) = key
+            && let Some(places) = self.keys.get_mut(&key)
+        {
+            places.leave();
+            if places.running() == 0 {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
+    /// How many requests run that were counted; 0 when there is no limit of the whole server.
+    pub(super) fn running(&self) -> u64 {
+        self.all.as_ref().map_or(0, InFlight::running)
+    }
+
+    /// The places that a key has left.
+    pub(super) fn free(&self, key: u64) -> u64 {
+        let max = self.max_per_key.map_or(0, NonZeroU64::get);
+        max - self.keys.get(&key).map_or(0, InFlight::running).min(max)
+    }
+}
+
+/// A place in flight, free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Permit {
+    places: Arc<Places>,
+    key: Option<u64>,
+}
+
+impl Permit {
+    /// The permit for a place that was entered.
+    pub(super) const fn new(places: Arc<Places>, key: Option<u64>) -> Self {
+        Self { places, key }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.places.lock().leave(self.key);
+    }
+}
