@@ -1,7 +1,8 @@
 //! The core's token bucket in 64 bits, for tables and atomics.
 //!
 //! Definition and recurrence are those of `tidegate_core::algorithm::token_bucket`; what is here is the proof that nothing
-//! overflows: a bucket exists only if the unit-time of the whole clock range, and a full capacity above it, fit.
+//! overflows: a bucket exists only if the unit-time of the whole clock range, and two full capacities above it, fit. One is
+//! what the state can be above the time, the other what a call that is rejected can ask for: its wait is computed from both.
 
 use std::time::Duration;
 
@@ -41,8 +42,9 @@ impl NarrowBucket {
     pub(crate) fn new(token: u64, rate: u64, burst: u64, unit: u64, now_ns: u64) -> Option<Self> {
         let token = token.checked_mul(unit / rate)?;
         let capacity = token.checked_mul(burst)?;
-        // The state is at most a full capacity above the unit-time of now.
-        let now_max = (u64::MAX - capacity) / unit;
+        // The state is at most a full capacity above the unit-time of now, and a call that can be allowed asks for at most
+        // one more.
+        let now_max = u64::MAX.checked_sub(capacity.checked_mul(2)?)? / unit;
         (now_max >= now_ns.checked_add(CLOCK_RANGE_NS)?).then_some(Self {
             token,
             unit,

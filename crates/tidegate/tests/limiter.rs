@@ -452,6 +452,22 @@ fn a_quota_of_many_units_works_on_a_clock_that_counts_from_the_epoch() {
 }
 
 #[test]
+fn the_wait_is_exact_for_a_burst_that_takes_half_of_64_bits_or_more() {
+    // Ten thousand million tokens of 10⁹ units each are more than 2⁶³: with a bucket that is empty and a call for all of
+    // it, twice as much is missing.
+    for burst in [10_000_000_000_u64, 17_000_000_000, 9_223_372_036, 9_223_372_037, 8_000_000_000] {
+        let quota = "1/s".parse::<Quota>().unwrap().with_burst(burst).unwrap();
+        let clock = ManualClock::new();
+        let limiter = Limiter::builder(quota).capacity(10).clock(&clock).build().unwrap();
+        let bucket = Bucket::with_clock(quota, &clock);
+        assert!(limiter.check_n("ann", burst).is_allowed() && bucket.check_n(burst).is_allowed());
+        let wait = Some(Duration::from_secs(burst));
+        assert_eq!(limiter.check_n("ann", burst).retry_after(), wait, "{burst}");
+        assert_eq!(bucket.check_n(burst).retry_after(), wait, "{burst}");
+    }
+}
+
+#[test]
 fn newcomers_that_share_gain_nothing_when_the_quota_changes() {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     for kind in [Kind::TokenBucket, Kind::FixedWindow] {
