@@ -284,6 +284,24 @@ fn newcomers_in_a_full_table_share_one_state_or_are_rejected_as_was_said() {
 }
 
 #[test]
+fn a_look_at_a_newcomer_in_a_full_table_says_what_the_call_would_be_told_and_counts_nothing() {
+    for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+        for rule in [WhenFull::Evict, WhenFull::Share, WhenFull::Reject] {
+            let algorithm = Algorithm::new(kind, "10/s".parse::<Quota>().unwrap());
+            let limiter = Limiter::builder(algorithm).capacity(Capacity::Bytes(1)).when_full(rule);
+            let limiter = limiter.clock(ManualClock::new()).build().unwrap();
+            (0..limiter.stats().slots).for_each(|key| assert!(limiter.check_n(&key, 10).is_allowed()));
+            for (key, cost) in (1000_u32..).zip([0, 4, 11, 4, 4, 2, 1]) {
+                let before = limiter.stats();
+                let looked = limiter.peek(&key, cost);
+                assert_eq!(limiter.stats(), before, "{kind} {rule:?}");
+                assert_eq!(looked, limiter.check_n(&key, cost), "{kind} {rule:?} cost {cost}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_eviction_gives_back_is_counted() {
     let limiter = limiter(Kind::TokenBucket, "1/hour burst 100", 1);
     let slots = u64::try_from(limiter.stats_at(0).slots).unwrap();

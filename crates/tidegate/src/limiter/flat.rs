@@ -476,11 +476,8 @@ impl Flat {
         }
         let answer =
             seen_earlier(self.look(version, tier, time, costs, |limit| full_at[limit]), time - now_ns);
-        let changes = held.is_some_and(|slot| locked.set.key(slot) != want);
-        if !charge || !(answer.decision.is_allowed() || changes) {
-            return answer;
-        }
-        if answer.decision.is_allowed() {
+        let allowed = answer.decision.is_allowed();
+        if allowed {
             let before = full_at;
             self.charge(
                 version,
@@ -492,18 +489,24 @@ impl Flat {
             );
         }
         let slot = match held {
-            Some(slot) => slot,
-            // Nothing to remember.
-            None if full_at == [0; LIMITS_MAX] => return answer,
-            None => match self.make_room(&locked, time) {
+            Some(slot) if allowed || locked.set.key(slot) != want => slot,
+            None if allowed && full_at != [0; LIMITS_MAX] => match self.room(&locked, time) {
                 Ok(slot) => slot,
                 Err(wait) => {
                     drop(locked);
                     let wait = wait.saturating_add(Duration::from_nanos(time - now_ns));
-                    return self.without_slot(tier, now_ns, costs, wait, answer);
+                    return self.without_slot(tier, now_ns, costs, charge, wait, answer);
                 }
             },
+            // Nothing to remember.
+            _ => return answer,
         };
+        if !charge {
+            return answer;
+        }
+        if held.is_none() {
+            self.give(&locked, slot, time);
+        }
         locked.set.pair.keys.0[slot].store(want, Ordering::Relaxed);
         for (limit, value) in full_at.iter().enumerate().take(limits) {
             locked.set.set_full_at(slot, limit, *value);
@@ -512,40 +515,44 @@ impl Flat {
     }
 
     /// A slot for a newcomer: a free one, or else what the rule says; without one, how long until one is free.
-    fn make_room(&self, locked: &Locked<'_>, now_ns: u64) -> Result<usize, Duration> {
+    fn room(&self, locked: &Locked<'_>, now_ns: u64) -> Result<usize, Duration> {
         let mut soonest = 0;
         let mut least = u64::MAX;
         for slot in 1..=SLOTS {
             let reset = self.reset_ns(locked, slot, now_ns);
             if reset == 0 {
-                // A slot that was never used stands for no key that could come back.
-                if locked.set.key(slot) == 0 {
-                    let room = self.room.load(Ordering::Relaxed);
-                    if slot > 1 && room > 0 {
-                        // Two at one time may count as one: it is a matter of speed only.
-                        self.room.store(room - 1, Ordering::Relaxed);
-                    }
-                } else {
-                    let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
-                    locked.set.given().store(given, Ordering::Relaxed);
-                }
                 return Ok(slot);
             }
             if reset < least {
                 (soonest, least) = (slot, reset);
             }
         }
-        if self.when_full != WhenFull::Evict {
-            return Err(Duration::from_nanos(least));
+        if self.when_full == WhenFull::Evict { Ok(soonest) } else { Err(Duration::from_nanos(least)) }
+    }
+
+    /// Notes that the slot that was found for a newcomer is taken from whoever had it.
+    fn give(&self, locked: &Locked<'_>, slot: usize, now_ns: u64) {
+        // A slot that was never used stands for no key that could come back.
+        if locked.set.key(slot) == 0 {
+            let room = self.room.load(Ordering::Relaxed);
+            if slot > 1 && room > 0 {
+                // Two at one time may count as one: it is a matter of speed only.
+                self.room.store(room - 1, Ordering::Relaxed);
+            }
+            return;
         }
-        let tier = tier_of(locked.set.key(soonest));
+        if self.reset_ns(locked, slot, now_ns) == 0 {
+            let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
+            locked.set.given().store(given, Ordering::Relaxed);
+            return;
+        }
+        let tier = tier_of(locked.set.key(slot));
         let tokens = (0..self.limits).map(|limit| {
             let bucket = self.bucket(locked.version, tier, limit);
-            bucket.look(locked.set.full_at(soonest, limit), now_ns, 0).deficit.div_ceil(bucket.token)
+            bucket.look(locked.set.full_at(slot, limit), now_ns, 0).deficit.div_ceil(bucket.token)
         });
         self.counters.evicted.fetch_add(1, Ordering::Relaxed);
         self.counters.forgotten.fetch_add(tokens.max().unwrap_or(0), Ordering::Relaxed);
-        Ok(soonest)
     }
 
     /// Nanoseconds until all buckets of a slot are full.
@@ -566,16 +573,20 @@ impl Flat {
         tier: u8,
         now_ns: u64,
         costs: &[u64],
+        charge: bool,
         wait: Duration,
         alone: PolicyDecision,
     ) -> PolicyDecision {
         if self.when_full == WhenFull::Reject {
-            return reject_newcomer(&self.shape, &self.counters, wait, alone);
+            return reject_newcomer(&self.shape, charge.then_some(&self.counters), wait, alone);
         }
-        self.counters.shared.fetch_add(1, Ordering::Relaxed);
         let mut overflow = lock(&self.overflow);
         let (epoch, before) = (overflow.epoch, overflow.full_at);
         let answer = self.look(epoch, tier, now_ns, costs, |limit| before[limit]);
+        if !charge {
+            return answer;
+        }
+        self.counters.shared.fetch_add(1, Ordering::Relaxed);
         if answer.decision.is_allowed() {
             self.charge(
                 epoch,
@@ -646,17 +657,20 @@ impl Flat {
     }
 }
 
-/// What a newcomer is answered that finds no slot, where newcomers are rejected. Shadow limits reject nobody.
+/// What a newcomer is answered that finds no slot, where newcomers are rejected; without `counters` nobody counts it.
+/// Shadow limits reject nobody.
 pub(super) fn reject_newcomer(
     policy: &Policy,
-    counters: &Counters,
+    counters: Option<&Counters>,
     wait: Duration,
     alone: PolicyDecision,
 ) -> PolicyDecision {
     if policy.limits().iter().all(|limit| limit.mode == Mode::Shadow) {
         return alone;
     }
-    counters.refused.fetch_add(1, Ordering::Relaxed);
+    if let Some(counters) = counters {
+        counters.refused.fetch_add(1, Ordering::Relaxed);
+    }
     let decision = Decision::Rejected { retry_after: wait, remaining: 0, reset_after: wait };
     PolicyDecision { decision, limit: None, shadow: None }
 }
