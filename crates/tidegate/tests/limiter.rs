@@ -146,6 +146,29 @@ fn a_clock_that_goes_back_creates_nothing_for_a_key_that_was_forgotten() {
 }
 
 #[test]
+fn a_clock_that_goes_back_gives_a_key_that_was_evicted_no_more_than_was_counted() {
+    // The second is a table of sets, for the number of its limits.
+    let bucket = |name: usize| named(&name.to_string(), bucket("100/s"), Mode::Enforce);
+    for policy in [Policy::new(vec![bucket(0)]), Policy::new((0..9).map(bucket).collect())] {
+        let limiter = Limiter::builder(policy).capacity(Capacity::Bytes(1)).clock(ManualClock::new());
+        let limiter = limiter.build().unwrap();
+        // A key that has spent everything has all but a part of a token again when it is evicted.
+        let evicted_at = S - 1;
+        assert!(limiter.check_at("held", 100, 0).is_allowed());
+        for key in 1..limiter.stats().slots {
+            assert!(limiter.check_at(&key, 60, S / 2).is_allowed());
+        }
+        assert!(limiter.check_at("new", 100, evicted_at).is_allowed());
+        let stats = limiter.stats_at(evicted_at);
+        assert_eq!((stats.evicted, stats.forgotten), (1, 1));
+        // The clock goes back, and comes again to where it was.
+        let allowed = |now| (0..200).filter(|_| limiter.check_at("held", 1, now).is_allowed()).count();
+        let (again, later) = (allowed(0), allowed(evicted_at));
+        assert!(again + later <= 99 + 1, "{again} at 0, {later} later: 99 tokens came and 1 was forgotten");
+    }
+}
+
+#[test]
 fn the_keyed_limiter_decides_as_the_pure_step_does() {
     for &kind in Kind::ALL {
         // The flat table of token buckets has no room for the time of the last charge: see the next test. Where time goes

@@ -541,9 +541,9 @@ impl Flat {
             }
             return;
         }
+        let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
+        locked.set.given().store(given, Ordering::Relaxed);
         if self.reset_ns(locked, slot, now_ns) == 0 {
-            let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
-            locked.set.given().store(given, Ordering::Relaxed);
             return;
         }
         let tier = tier_of(locked.set.key(slot));

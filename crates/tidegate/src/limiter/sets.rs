@@ -38,7 +38,7 @@ struct Set {
     tiers: [u8; SLOTS],
     /// For each slot, a state for each limit.
     states: Box<[State]>,
-    /// When a free slot was last given to another key.
+    /// When a slot was last given to another key.
     reused_at: u64,
 }
 
@@ -294,8 +294,8 @@ impl Set {
         if self.fingerprints[slot] == 0 {
             return;
         }
+        self.reused_at = self.reused_at.max(now);
         if self.reset_after(policies, slot, now).is_zero() {
-            self.reused_at = self.reused_at.max(now);
             return;
         }
         let policy = &policies[usize::from(self.tiers[slot])];
