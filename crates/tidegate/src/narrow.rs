@@ -112,7 +112,8 @@ impl NarrowBucket {
         Duration::from_nanos(self.ns_for(units))
     }
 
-    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
+    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was. One that is
+    /// full keeps the time at which it became so, since the clock may go back behind that.
     ///
     /// When the clock has gone back so far that more than a burst is missing, it was charged later than `now_ns`: then
     /// the earliest time at which it can have been is taken.
@@ -120,7 +121,7 @@ impl NarrowBucket {
         let now_ns = now_ns.max(full_at.saturating_sub(self.capacity).div_ceil(self.unit));
         let deficit = self.look(full_at, now_ns, 0).deficit.min(self.capacity);
         if deficit == 0 {
-            return 0;
+            return full_at.div_ceil(self.unit).min(to.now_max) * to.unit;
         }
         let scaled = (u128::from(deficit) * u128::from(to.capacity)).div_ceil(u128::from(self.capacity));
         // At most the new capacity, which is a `u64`, above a time that leaves room for it.

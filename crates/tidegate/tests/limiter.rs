@@ -576,6 +576,39 @@ fn a_clock_that_goes_back_before_a_change_creates_nothing() {
 }
 
 #[test]
+fn a_clock_that_goes_back_after_a_change_creates_nothing() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in
+        [Kind::TokenBucket, Kind::LeakyBucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingLog]
+    {
+        for (from, to) in [("10/s", "10/s"), ("10/s", "30 per 3s burst 10"), ("20 per 2s burst 10", "10/s")] {
+            let clock = ManualClock::new();
+            let policy = Algorithm::new(kind, quota(from));
+            let limiter = Limiter::builder(policy).tier("other", policy).clock(&clock).build().unwrap();
+            let other = limiter.tier("other").unwrap();
+            clock.set(100 * S);
+            let allowed =
+                |tier, key: &str| (0..100).filter(|_| limiter.check_in(tier, key, 1).is_allowed()).count();
+            let most = allowed(Tier::default(), "ann").max(allowed(Tier::default(), "bob"));
+            // All is there again. One of them comes in another tier, and then the quotas change.
+            clock.set(110 * S);
+            let _ = limiter.check_in(other, "bob", 0);
+            limiter.set_quota(Tier::default(), 0, quota(to)).unwrap();
+            limiter.set_quota(other, 0, quota(to)).unwrap();
+            let capacity = limiter.peek("new", 0).remaining().max(most as u64);
+            for (tier, key) in [(Tier::default(), "ann"), (other, "bob")] {
+                clock.set(100 * S);
+                let back = allowed(tier, key);
+                clock.set(110 * S);
+                let again = allowed(tier, key);
+                assert!((back + again) as u64 <= capacity, "{kind} {from} to {to} {key}: {back} and {again}");
+                assert!(again + back > 0, "{kind} {from} to {to} {key}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_cost_is_asked_once_and_may_use_the_limiter() {
     let policy = Policy::new(vec![
         named("a", bucket("10/s"), Mode::Enforce),

@@ -196,7 +196,8 @@ impl Algorithm {
         let capacity = |limiter: &Self| limiter.look(&limiter.fresh(), time, 0).remaining();
         let (old, new) = (capacity(self), capacity(to));
         let used = old.saturating_sub(self.look(state, time, 0).remaining());
-        let mut carried = to.fresh();
+        // What is fresh at this time may not have been so earlier, and the clock may go back.
+        let mut carried = State { latest: time, ..to.fresh() };
         if used > 0 {
             let used = part_up(u128::from(new), u128::from(used), u128::from(old));
             to.charge(&mut carried, time, narrow(used));
