@@ -413,6 +413,28 @@ fn a_key_that_changes_its_tier_stays_as_full_in_proportion() {
 }
 
 #[test]
+fn a_look_at_a_key_that_was_in_another_tier_says_what_the_call_would_be_told() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingLog] {
+        // The third is a table of sets for token buckets, as one of their quotas is wide.
+        for (first, second) in
+            [("10/s", "1000/s"), ("100/s", "3/s"), ("7 per 3s burst 5", "9223372036854775807/s")]
+        {
+            let [policy, gold] = [first, second].map(|text| Algorithm::new(kind, quota(text)));
+            let limiter =
+                Limiter::builder(policy).tier("gold", gold).clock(ManualClock::new()).build().unwrap();
+            let gold = limiter.tier("gold").unwrap();
+            for (key, spent) in [("ann", 3), ("bob", 1), ("eve", 0)] {
+                let _ = limiter.check_in(gold, key, spent);
+                for cost in [0, 1] {
+                    assert_eq!(limiter.peek(key, cost), limiter.check_n(key, cost), "{kind} {second} {key}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_built_says_why() {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let errors = [

@@ -230,9 +230,15 @@ impl Set {
             return self.step_newcomer(table, policies, call);
         };
         let old_tier = usize::from(self.tiers[slot]);
-        if old_tier != usize::from(call.tier) && call.charge {
+        let states = self.states_of(slot, table.limits);
+        if old_tier != usize::from(call.tier) {
+            if !call.charge {
+                let mut states: Box<[State]> = (&*states).into();
+                carry_over(&policies[old_tier], policy, &mut states, call.now);
+                return Ok(decide(policy, &states, call.now, call.costs));
+            }
+            carry_over(&policies[old_tier], policy, states, call.now);
             self.tiers[slot] = call.tier;
-            carry_over(&policies[old_tier], policy, self.states_of(slot, table.limits), call.now);
         }
         let states = self.states_of(slot, table.limits);
         let answer = decide(policy, states, call.now, call.costs);
