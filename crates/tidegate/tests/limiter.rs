@@ -325,6 +325,49 @@ fn a_look_at_a_newcomer_in_a_full_table_says_what_the_call_would_be_told_and_cou
 }
 
 #[test]
+fn newcomers_of_two_tiers_that_share_do_not_touch_and_keep_their_debt_when_a_quota_changes() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+        // The last is wide: so both tables have the token buckets.
+        for (first, second) in [("10/s", "30/hour"), ("7 per 3s burst 10", "9223372036854775807/s burst 30")]
+        {
+            let clock = ManualClock::new();
+            clock.set(1_000 * S);
+            let [policy, gold] = [first, second].map(|text| Algorithm::new(kind, quota(text)));
+            let limiter =
+                Limiter::builder(policy).tier("gold", gold).clock(&clock).capacity(Capacity::Bytes(1));
+            let limiter = limiter.when_full(WhenFull::Share).build().unwrap();
+            let gold = limiter.tier("gold").unwrap();
+            let slots = limiter.stats().slots;
+            let burst = limiter.peek("new", 0).remaining();
+            (0..slots).for_each(|key| assert!(limiter.check_n(&key, burst).is_allowed()));
+            let allowed = |tier, keys: u64| {
+                (0..keys).filter(|key| limiter.check_in(tier, &(1000 + key), 1).is_allowed()).count() as u64
+            };
+            assert_eq!(allowed(Tier::default(), 50), burst, "{kind} {first} {second}");
+            if kind == Kind::TokenBucket {
+                assert!(allowed(gold, 30) == 30, "{kind} {first} {second}");
+            }
+            assert_eq!(allowed(Tier::default(), 50), 0, "{kind} {first} {second}");
+        }
+        // A change of the second tier carries over what its newcomers spent.
+        let clock = ManualClock::new();
+        let limiter = Limiter::builder(Algorithm::new(kind, quota("10/hour")))
+            .tier("gold", Algorithm::new(kind, quota("30/hour")))
+            .clock(&clock)
+            .capacity(Capacity::Bytes(1))
+            .when_full(WhenFull::Share)
+            .build()
+            .unwrap();
+        let gold = limiter.tier("gold").unwrap();
+        (0..limiter.stats().slots).for_each(|key| assert!(limiter.check_n(&key, 10).is_allowed()));
+        assert!(limiter.check_in(gold, "new", 30).is_allowed());
+        limiter.set_quota(gold, 0, quota("3000/hour")).unwrap();
+        assert!(!limiter.check_in(gold, "new", 1).is_allowed(), "{kind}");
+    }
+}
+
+#[test]
 fn what_eviction_gives_back_is_counted() {
     let limiter = limiter(Kind::TokenBucket, "1/hour burst 100", 1);
     let slots = u64::try_from(limiter.stats_at(0).slots).unwrap();

@@ -153,11 +153,11 @@ pub(super) struct Flat {
     policies: Mutex<Vec<Policy>>,
 }
 
-/// For [`WhenFull::Share`]: what all newcomers that found no slot have in common.
-#[derive(Debug, Default)]
+/// For [`WhenFull::Share`]: what all newcomers of a tier that found no slot have in common.
+#[derive(Debug)]
 struct Overflow {
-    /// The unit-time at which each limit's bucket is full again.
-    full_at: [u64; LIMITS_MAX],
+    /// For each tier, the unit-time at which each limit's bucket is full again.
+    full_at: Box<[[u64; LIMITS_MAX]]>,
     /// Which numbers its units are those of, as in a version.
     epoch: u64,
 }
@@ -277,16 +277,17 @@ impl Flat {
         let shape = policies[0].clone();
         let limits = shape.limits().len();
         let epochs = [buckets, buckets].concat();
+        let tiers = buckets.len() / limits.max(1);
         Self {
             sets: (0..sets).map(|_| Pair { keys: Line::new(), full_at: Line::new() }).collect(),
             more: (0..sets * limits.saturating_sub(1)).map(|_| Line::new()).collect(),
             limits,
             room: AtomicU64::new(sets as u64 / CROWDED),
             numbers: epochs.into_iter().map(Numbers::new).collect(),
-            tiers: buckets.len() / limits.max(1),
+            tiers,
             shape,
             when_full,
-            overflow: Mutex::new(Overflow::default()),
+            overflow: Mutex::new(Overflow { full_at: vec![[0; LIMITS_MAX]; tiers].into(), epoch: 0 }),
             counters: Counters::default(),
             policies: Mutex::new(policies),
         }
@@ -581,7 +582,9 @@ impl Flat {
             return reject_newcomer(&self.shape, charge.then_some(&self.counters), wait, alone);
         }
         let mut overflow = lock(&self.overflow);
-        let (epoch, before) = (overflow.epoch, overflow.full_at);
+        let epoch = overflow.epoch;
+        let full_at = &mut overflow.full_at[usize::from(tier)];
+        let before = *full_at;
         let answer = self.look(epoch, tier, now_ns, costs, |limit| before[limit]);
         if !charge {
             return answer;
@@ -594,9 +597,7 @@ impl Flat {
                 now_ns,
                 costs,
                 |limit| before[limit],
-                |limit, value| {
-                    overflow.full_at[limit] = value;
-                },
+                |limit, value| full_at[limit] = value,
             );
         }
         answer
@@ -626,8 +627,10 @@ impl Flat {
             let (from, to) = (&old[tier * self.limits + limit], &new[tier * self.limits + limit]);
             from.carry_over(full_at, now_ns, to)
         };
-        for limit in 0..self.limits {
-            overflow.full_at[limit] = carry_over(0, limit, overflow.full_at[limit]);
+        for (tier, full_at) in overflow.full_at.iter_mut().enumerate() {
+            for (limit, full_at) in full_at.iter_mut().enumerate().take(self.limits) {
+                *full_at = carry_over(tier, limit, *full_at);
+            }
         }
         overflow.epoch ^= EPOCH;
         drop(overflow);

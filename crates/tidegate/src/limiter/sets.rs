@@ -25,8 +25,8 @@ pub(super) struct Sets {
     policies: RwLock<Vec<Policy>>,
     limits: usize,
     when_full: WhenFull,
-    /// For [`WhenFull::Share`]: the state of all newcomers that found no slot.
-    overflow: Mutex<Box<[State]>>,
+    /// For [`WhenFull::Share`]: the state of all newcomers of each tier that found no slot.
+    overflow: Mutex<Box<[Box<[State]>]>>,
     pub(super) counters: Counters,
 }
 
@@ -103,9 +103,9 @@ impl Sets {
         Self {
             sets: (0..sets).map(|_| Mutex::new(set())).collect(),
             limits: states.len(),
+            overflow: Mutex::new(policies.iter().map(fresh).collect()),
             policies: RwLock::new(policies),
             when_full,
-            overflow: Mutex::new(states),
             counters: Counters::default(),
         }
     }
@@ -161,14 +161,15 @@ impl Sets {
         if self.when_full == WhenFull::Reject {
             return reject_newcomer(policy, call.charge.then_some(&self.counters), wait, alone);
         }
-        let mut states = lock(&self.overflow);
-        let answer = decide(policy, &states, call.now, call.costs);
+        let mut overflow = lock(&self.overflow);
+        let states = &mut overflow[usize::from(call.tier)];
+        let answer = decide(policy, states, call.now, call.costs);
         if !call.charge {
             return answer;
         }
         self.counters.shared.fetch_add(1, Ordering::Relaxed);
         if answer.decision.is_allowed() {
-            charge(policy, &mut states, call.now, call.costs);
+            charge(policy, states, call.now, call.costs);
         }
         answer
     }
@@ -186,7 +187,9 @@ impl Sets {
                 carry_over(&old[tier], &policies[tier], states, now);
             }
         }
-        carry_over(&old[0], &policies[0], &mut lock(&self.overflow), now);
+        for ((states, old), new) in lock(&self.overflow).iter_mut().zip(&old).zip(policies.iter()) {
+            carry_over(old, new, states, now);
+        }
     }
 
     /// How many slots hold a limiter that is not as good as new.
