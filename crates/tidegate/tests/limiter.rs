@@ -413,6 +413,26 @@ fn a_change_of_quota_gives_nobody_a_burst() {
 }
 
 #[test]
+fn a_change_of_one_limit_leaves_the_others_as_they_were() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for &kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Unlimited) {
+        let other = Algorithm::new(kind, quota("10/s"));
+        let policy = Policy::new(vec![
+            named("changes", bucket("20/s burst 1000"), Mode::Enforce),
+            named("stays", other, Mode::Enforce),
+        ]);
+        let clock = ManualClock::new();
+        clock.set(100 * S);
+        let limiter = Limiter::builder(policy).clock(&clock).build().unwrap();
+        assert!(limiter.check_n("ann", 10).is_allowed());
+        clock.set(100 * S + S / 2);
+        let before = limiter.peek("ann", 7);
+        limiter.set_quota(Tier::default(), 0, quota("30/s burst 1000")).unwrap();
+        assert_eq!(limiter.peek("ann", 7), before, "{kind}");
+    }
+}
+
+#[test]
 fn quotas_change_while_callers_go_on() {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let limiter = Limiter::new(quota("1 per 36500d burst 100"), 5000);

@@ -185,9 +185,12 @@ impl Algorithm {
     ///
     /// A token bucket keeps its level exactly, see [`TokenBucket::carry_over`]. Of the others the part of the capacity
     /// that is used, in whole tokens rounded up, is used in the new one from `now` on. A state that another kind of
-    /// algorithm left counts as fresh.
+    /// algorithm left counts as fresh. To the same limiter nothing changes.
     #[must_use]
     pub fn carry_over(&self, state: &State, now: u64, to: &Self) -> State {
+        if self == to {
+            return state.clone();
+        }
         let time = state.latest.max(now);
         if let (Self::TokenBucket(old), Self::TokenBucket(new), Of::TokenBucket(tat)) = (self, to, &state.of)
         {
@@ -372,6 +375,18 @@ mod tests {
                 algorithm.charge(&mut charged, now, 3);
                 algorithm.charge(&mut fresh, now, 3);
                 assert_eq!(charged, fresh, "{kind} {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_to_the_same_quota_changes_nothing() {
+        for &kind in Kind::ALL {
+            let algorithm = Algorithm::new(kind, "10/s".parse().unwrap());
+            let mut state = algorithm.fresh();
+            algorithm.charge(&mut state, 1_500_000_000, 3);
+            for now in [0, 1_500_000_000, 1_900_000_000, 2_400_000_000, 9_000_000_000] {
+                assert_eq!(algorithm.carry_over(&state, now, &algorithm), state, "{kind} {now}");
             }
         }
     }
