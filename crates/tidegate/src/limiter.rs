@@ -28,8 +28,9 @@ pub enum WhenFull {
     /// Nobody within a limit is rejected for want of space. [`Stats::evicted`] and [`Stats::forgotten`] count it.
     #[default]
     Evict,
-    /// Newcomers without a slot share one state: nobody is forgotten, and newcomers can be rejected for what other
-    /// newcomers spent. [`Stats::shared`] counts them.
+    /// Newcomers without a slot share one state, those of each tier: nobody is forgotten, and newcomers can be rejected for
+    /// what other newcomers spent. [`Stats::shared`] counts them. One that shared and then finds a slot has a full bucket
+    /// there: so all newcomers of a tier together are allowed at most what one key is beyond their own limits.
     Share,
     /// Newcomers without a slot are rejected until one is free. [`Stats::refused`] counts them.
     Reject,

@@ -1,7 +1,8 @@
 //! The core's token bucket in 64 bits, for tables and atomics.
 //!
 //! Definition and recurrence are those of `tidegate_core::algorithm::token_bucket`; what is here is the proof that nothing
-//! overflows: a bucket exists only if the unit-time of the whole clock range, and a full capacity above it, fit.
+//! overflows: a bucket exists only if the unit-time of the whole clock range, and two full capacities above it, fit. One is
+//! what the state can be above the time, the other what a call that is rejected can ask for: its wait is computed from both.
 
 use std::time::Duration;
 
@@ -41,8 +42,9 @@ impl NarrowBucket {
     pub(crate) fn new(token: u64, rate: u64, burst: u64, unit: u64, now_ns: u64) -> Option<Self> {
         let token = token.checked_mul(unit / rate)?;
         let capacity = token.checked_mul(burst)?;
-        // The state is at most a full capacity above the unit-time of now.
-        let now_max = (u64::MAX - capacity) / unit;
+        // The state is at most a full capacity above the unit-time of now, and a call that can be allowed asks for at most
+        // one more.
+        let now_max = u64::MAX.checked_sub(capacity.checked_mul(2)?)? / unit;
         (now_max >= now_ns.checked_add(CLOCK_RANGE_NS)?).then_some(Self {
             token,
             unit,
@@ -110,7 +112,8 @@ impl NarrowBucket {
         Duration::from_nanos(self.ns_for(units))
     }
 
-    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was.
+    /// The state under `to` of a bucket that this one describes, at `now_ns`: as full in proportion as it was. One that is
+    /// full keeps the time at which it became so, since the clock may go back behind that.
     ///
     /// When the clock has gone back so far that more than a burst is missing, it was charged later than `now_ns`: then
     /// the earliest time at which it can have been is taken.
@@ -118,7 +121,7 @@ impl NarrowBucket {
         let now_ns = now_ns.max(full_at.saturating_sub(self.capacity).div_ceil(self.unit));
         let deficit = self.look(full_at, now_ns, 0).deficit.min(self.capacity);
         if deficit == 0 {
-            return 0;
+            return full_at.div_ceil(self.unit).min(to.now_max) * to.unit;
         }
         let scaled = (u128::from(deficit) * u128::from(to.capacity)).div_ceil(u128::from(self.capacity));
         // At most the new capacity, which is a `u64`, above a time that leaves room for it.

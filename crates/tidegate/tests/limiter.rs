@@ -146,6 +146,29 @@ fn a_clock_that_goes_back_creates_nothing_for_a_key_that_was_forgotten() {
 }
 
 #[test]
+fn a_clock_that_goes_back_gives_a_key_that_was_evicted_no_more_than_was_counted() {
+    // The second is a table of sets, for the number of its limits.
+    let bucket = |name: usize| named(&name.to_string(), bucket("100/s"), Mode::Enforce);
+    for policy in [Policy::new(vec![bucket(0)]), Policy::new((0..9).map(bucket).collect())] {
+        let limiter = Limiter::builder(policy).capacity(Capacity::Bytes(1)).clock(ManualClock::new());
+        let limiter = limiter.build().unwrap();
+        // A key that has spent everything has all but a part of a token again when it is evicted.
+        let evicted_at = S - 1;
+        assert!(limiter.check_at("held", 100, 0).is_allowed());
+        for key in 1..limiter.stats().slots {
+            assert!(limiter.check_at(&key, 60, S / 2).is_allowed());
+        }
+        assert!(limiter.check_at("new", 100, evicted_at).is_allowed());
+        let stats = limiter.stats_at(evicted_at);
+        assert_eq!((stats.evicted, stats.forgotten), (1, 1));
+        // The clock goes back, and comes again to where it was.
+        let allowed = |now| (0..200).filter(|_| limiter.check_at("held", 1, now).is_allowed()).count();
+        let (again, later) = (allowed(0), allowed(evicted_at));
+        assert!(again + later <= 99 + 1, "{again} at 0, {later} later: 99 tokens came and 1 was forgotten");
+    }
+}
+
+#[test]
 fn the_keyed_limiter_decides_as_the_pure_step_does() {
     for &kind in Kind::ALL {
         // The flat table of token buckets has no room for the time of the last charge: see the next test. Where time goes
@@ -284,6 +307,67 @@ fn newcomers_in_a_full_table_share_one_state_or_are_rejected_as_was_said() {
 }
 
 #[test]
+fn a_look_at_a_newcomer_in_a_full_table_says_what_the_call_would_be_told_and_counts_nothing() {
+    for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+        for rule in [WhenFull::Evict, WhenFull::Share, WhenFull::Reject] {
+            let algorithm = Algorithm::new(kind, "10/s".parse::<Quota>().unwrap());
+            let limiter = Limiter::builder(algorithm).capacity(Capacity::Bytes(1)).when_full(rule);
+            let limiter = limiter.clock(ManualClock::new()).build().unwrap();
+            (0..limiter.stats().slots).for_each(|key| assert!(limiter.check_n(&key, 10).is_allowed()));
+            for (key, cost) in (1000_u32..).zip([0, 4, 11, 4, 4, 2, 1]) {
+                let before = limiter.stats();
+                let looked = limiter.peek(&key, cost);
+                assert_eq!(limiter.stats(), before, "{kind} {rule:?}");
+                assert_eq!(looked, limiter.check_n(&key, cost), "{kind} {rule:?} cost {cost}");
+            }
+        }
+    }
+}
+
+#[test]
+fn newcomers_of_two_tiers_that_share_do_not_touch_and_keep_their_debt_when_a_quota_changes() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+        // The last is wide: so both tables have the token buckets.
+        for (first, second) in [("10/s", "30/hour"), ("7 per 3s burst 10", "9223372036854775807/s burst 30")]
+        {
+            let clock = ManualClock::new();
+            clock.set(1_000 * S);
+            let [policy, gold] = [first, second].map(|text| Algorithm::new(kind, quota(text)));
+            let limiter =
+                Limiter::builder(policy).tier("gold", gold).clock(&clock).capacity(Capacity::Bytes(1));
+            let limiter = limiter.when_full(WhenFull::Share).build().unwrap();
+            let gold = limiter.tier("gold").unwrap();
+            let slots = limiter.stats().slots;
+            let burst = limiter.peek("new", 0).remaining();
+            (0..slots).for_each(|key| assert!(limiter.check_n(&key, burst).is_allowed()));
+            let allowed = |tier, keys: u64| {
+                (0..keys).filter(|key| limiter.check_in(tier, &(1000 + key), 1).is_allowed()).count() as u64
+            };
+            assert_eq!(allowed(Tier::default(), 50), burst, "{kind} {first} {second}");
+            if kind == Kind::TokenBucket {
+                assert!(allowed(gold, 30) == 30, "{kind} {first} {second}");
+            }
+            assert_eq!(allowed(Tier::default(), 50), 0, "{kind} {first} {second}");
+        }
+        // A change of the second tier carries over what its newcomers spent.
+        let clock = ManualClock::new();
+        let limiter = Limiter::builder(Algorithm::new(kind, quota("10/hour")))
+            .tier("gold", Algorithm::new(kind, quota("30/hour")))
+            .clock(&clock)
+            .capacity(Capacity::Bytes(1))
+            .when_full(WhenFull::Share)
+            .build()
+            .unwrap();
+        let gold = limiter.tier("gold").unwrap();
+        (0..limiter.stats().slots).for_each(|key| assert!(limiter.check_n(&key, 10).is_allowed()));
+        assert!(limiter.check_in(gold, "new", 30).is_allowed());
+        limiter.set_quota(gold, 0, quota("3000/hour")).unwrap();
+        assert!(!limiter.check_in(gold, "new", 1).is_allowed(), "{kind}");
+    }
+}
+
+#[test]
 fn what_eviction_gives_back_is_counted() {
     let limiter = limiter(Kind::TokenBucket, "1/hour burst 100", 1);
     let slots = u64::try_from(limiter.stats_at(0).slots).unwrap();
@@ -329,6 +413,26 @@ fn a_change_of_quota_gives_nobody_a_burst() {
 }
 
 #[test]
+fn a_change_of_one_limit_leaves_the_others_as_they_were() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for &kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Unlimited) {
+        let other = Algorithm::new(kind, quota("10/s"));
+        let policy = Policy::new(vec![
+            named("changes", bucket("20/s burst 1000"), Mode::Enforce),
+            named("stays", other, Mode::Enforce),
+        ]);
+        let clock = ManualClock::new();
+        clock.set(100 * S);
+        let limiter = Limiter::builder(policy).clock(&clock).build().unwrap();
+        assert!(limiter.check_n("ann", 10).is_allowed());
+        clock.set(100 * S + S / 2);
+        let before = limiter.peek("ann", 7);
+        limiter.set_quota(Tier::default(), 0, quota("30/s burst 1000")).unwrap();
+        assert_eq!(limiter.peek("ann", 7), before, "{kind}");
+    }
+}
+
+#[test]
 fn quotas_change_while_callers_go_on() {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let limiter = Limiter::new(quota("1 per 36500d burst 100"), 5000);
@@ -368,6 +472,28 @@ fn a_key_that_changes_its_tier_stays_as_full_in_proportion() {
         assert_eq!(limiter.check_in(gold, "bob", 0).remaining(), 35);
         assert_eq!(limiter.check_n("bob", 1).remaining(), 4);
         assert_eq!(limiter.tier("silver"), None);
+    }
+}
+
+#[test]
+fn a_look_at_a_key_that_was_in_another_tier_says_what_the_call_would_be_told() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingLog] {
+        // The third is a table of sets for token buckets, as one of their quotas is wide.
+        for (first, second) in
+            [("10/s", "1000/s"), ("100/s", "3/s"), ("7 per 3s burst 5", "9223372036854775807/s")]
+        {
+            let [policy, gold] = [first, second].map(|text| Algorithm::new(kind, quota(text)));
+            let limiter =
+                Limiter::builder(policy).tier("gold", gold).clock(ManualClock::new()).build().unwrap();
+            let gold = limiter.tier("gold").unwrap();
+            for (key, spent) in [("ann", 3), ("bob", 1), ("eve", 0)] {
+                let _ = limiter.check_in(gold, key, spent);
+                for cost in [0, 1] {
+                    assert_eq!(limiter.peek(key, cost), limiter.check_n(key, cost), "{kind} {second} {key}");
+                }
+            }
+        }
     }
 }
 
@@ -452,6 +578,22 @@ fn a_quota_of_many_units_works_on_a_clock_that_counts_from_the_epoch() {
 }
 
 #[test]
+fn the_wait_is_exact_for_a_burst_that_takes_half_of_64_bits_or_more() {
+    // Ten thousand million tokens of 10⁹ units each are more than 2⁶³: with a bucket that is empty and a call for all of
+    // it, twice as much is missing.
+    for burst in [10_000_000_000_u64, 17_000_000_000, 9_223_372_036, 9_223_372_037, 8_000_000_000] {
+        let quota = "1/s".parse::<Quota>().unwrap().with_burst(burst).unwrap();
+        let clock = ManualClock::new();
+        let limiter = Limiter::builder(quota).capacity(10).clock(&clock).build().unwrap();
+        let bucket = Bucket::with_clock(quota, &clock);
+        assert!(limiter.check_n("ann", burst).is_allowed() && bucket.check_n(burst).is_allowed());
+        let wait = Some(Duration::from_secs(burst));
+        assert_eq!(limiter.check_n("ann", burst).retry_after(), wait, "{burst}");
+        assert_eq!(bucket.check_n(burst).retry_after(), wait, "{burst}");
+    }
+}
+
+#[test]
 fn newcomers_that_share_gain_nothing_when_the_quota_changes() {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     for kind in [Kind::TokenBucket, Kind::FixedWindow] {
@@ -516,6 +658,39 @@ fn a_clock_that_goes_back_before_a_change_creates_nothing() {
     clock.set(100 * S);
     assert!(!limiter.check("ann").is_allowed());
     assert!(!limiter.check_in(other, "bob", 1).is_allowed());
+}
+
+#[test]
+fn a_clock_that_goes_back_after_a_change_creates_nothing() {
+    let quota = |text: &str| text.parse::<Quota>().unwrap();
+    for kind in
+        [Kind::TokenBucket, Kind::LeakyBucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingLog]
+    {
+        for (from, to) in [("10/s", "10/s"), ("10/s", "30 per 3s burst 10"), ("20 per 2s burst 10", "10/s")] {
+            let clock = ManualClock::new();
+            let policy = Algorithm::new(kind, quota(from));
+            let limiter = Limiter::builder(policy).tier("other", policy).clock(&clock).build().unwrap();
+            let other = limiter.tier("other").unwrap();
+            clock.set(100 * S);
+            let allowed =
+                |tier, key: &str| (0..100).filter(|_| limiter.check_in(tier, key, 1).is_allowed()).count();
+            let most = allowed(Tier::default(), "ann").max(allowed(Tier::default(), "bob"));
+            // All is there again. One of them comes in another tier, and then the quotas change.
+            clock.set(110 * S);
+            let _ = limiter.check_in(other, "bob", 0);
+            limiter.set_quota(Tier::default(), 0, quota(to)).unwrap();
+            limiter.set_quota(other, 0, quota(to)).unwrap();
+            let capacity = limiter.peek("new", 0).remaining().max(most as u64);
+            for (tier, key) in [(Tier::default(), "ann"), (other, "bob")] {
+                clock.set(100 * S);
+                let back = allowed(tier, key);
+                clock.set(110 * S);
+                let again = allowed(tier, key);
+                assert!((back + again) as u64 <= capacity, "{kind} {from} to {to} {key}: {back} and {again}");
+                assert!(again + back > 0, "{kind} {from} to {to} {key}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -185,9 +185,12 @@ impl Algorithm {
     ///
     /// A token bucket keeps its level exactly, see [`TokenBucket::carry_over`]. Of the others the part of the capacity
     /// that is used, in whole tokens rounded up, is used in the new one from `now` on. A state that another kind of
-    /// algorithm left counts as fresh.
+    /// algorithm left counts as fresh. To the same limiter nothing changes.
     #[must_use]
     pub fn carry_over(&self, state: &State, now: u64, to: &Self) -> State {
+        if self == to {
+            return state.clone();
+        }
         let time = state.latest.max(now);
         if let (Self::TokenBucket(old), Self::TokenBucket(new), Of::TokenBucket(tat)) = (self, to, &state.of)
         {
@@ -196,7 +199,8 @@ impl Algorithm {
         let capacity = |limiter: &Self| limiter.look(&limiter.fresh(), time, 0).remaining();
         let (old, new) = (capacity(self), capacity(to));
         let used = old.saturating_sub(self.look(state, time, 0).remaining());
-        let mut carried = to.fresh();
+        // What is fresh at this time may not have been so earlier, and the clock may go back.
+        let mut carried = State { latest: time, ..to.fresh() };
         if used > 0 {
             let used = part_up(u128::from(new), u128::from(used), u128::from(old));
             to.charge(&mut carried, time, narrow(used));
@@ -371,6 +375,18 @@ mod tests {
                 algorithm.charge(&mut charged, now, 3);
                 algorithm.charge(&mut fresh, now, 3);
                 assert_eq!(charged, fresh, "{kind} {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_to_the_same_quota_changes_nothing() {
+        for &kind in Kind::ALL {
+            let algorithm = Algorithm::new(kind, "10/s".parse().unwrap());
+            let mut state = algorithm.fresh();
+            algorithm.charge(&mut state, 1_500_000_000, 3);
+            for now in [0, 1_500_000_000, 1_900_000_000, 2_400_000_000, 9_000_000_000] {
+                assert_eq!(algorithm.carry_over(&state, now, &algorithm), state, "{kind} {now}");
             }
         }
     }

@@ -153,11 +153,11 @@ pub(super) struct Flat {
     policies: Mutex<Vec<Policy>>,
 }
 
-/// For [`WhenFull::Share`]: what all newcomers that found no slot have in common.
-#[derive(Debug, Default)]
+/// For [`WhenFull::Share`]: what all newcomers of a tier that found no slot have in common.
+#[derive(Debug)]
 struct Overflow {
-    /// The unit-time at which each limit's bucket is full again.
-    full_at: [u64; LIMITS_MAX],
+    /// For each tier, the unit-time at which each limit's bucket is full again.
+    full_at: Box<[[u64; LIMITS_MAX]]>,
     /// Which numbers its units are those of, as in a version.
     epoch: u64,
 }
@@ -277,16 +277,17 @@ impl Flat {
         let shape = policies[0].clone();
         let limits = shape.limits().len();
         let epochs = [buckets, buckets].concat();
+        let tiers = buckets.len() / limits.max(1);
         Self {
             sets: (0..sets).map(|_| Pair { keys: Line::new(), full_at: Line::new() }).collect(),
             more: (0..sets * limits.saturating_sub(1)).map(|_| Line::new()).collect(),
             limits,
             room: AtomicU64::new(sets as u64 / CROWDED),
             numbers: epochs.into_iter().map(Numbers::new).collect(),
-            tiers: buckets.len() / limits.max(1),
+            tiers,
             shape,
             when_full,
-            overflow: Mutex::new(Overflow::default()),
+            overflow: Mutex::new(Overflow { full_at: vec![[0; LIMITS_MAX]; tiers].into(), epoch: 0 }),
             counters: Counters::default(),
             policies: Mutex::new(policies),
         }
@@ -476,11 +477,8 @@ impl Flat {
         }
         let answer =
             seen_earlier(self.look(version, tier, time, costs, |limit| full_at[limit]), time - now_ns);
-        let changes = held.is_some_and(|slot| locked.set.key(slot) != want);
-        if !charge || !(answer.decision.is_allowed() || changes) {
-            return answer;
-        }
-        if answer.decision.is_allowed() {
+        let allowed = answer.decision.is_allowed();
+        if allowed {
             let before = full_at;
             self.charge(
                 version,
@@ -492,18 +490,24 @@ impl Flat {
             );
         }
         let slot = match held {
-            Some(slot) => slot,
-            // Nothing to remember.
-            None if full_at == [0; LIMITS_MAX] => return answer,
-            None => match self.make_room(&locked, time) {
+            Some(slot) if allowed || locked.set.key(slot) != want => slot,
+            None if allowed && full_at != [0; LIMITS_MAX] => match self.room(&locked, time) {
                 Ok(slot) => slot,
                 Err(wait) => {
                     drop(locked);
                     let wait = wait.saturating_add(Duration::from_nanos(time - now_ns));
-                    return self.without_slot(tier, now_ns, costs, wait, answer);
+                    return self.without_slot(tier, now_ns, costs, charge, wait, answer);
                 }
             },
+            // Nothing to remember.
+            _ => return answer,
         };
+        if !charge {
+            return answer;
+        }
+        if held.is_none() {
+            self.give(&locked, slot, time);
+        }
         locked.set.pair.keys.0[slot].store(want, Ordering::Relaxed);
         for (limit, value) in full_at.iter().enumerate().take(limits) {
             locked.set.set_full_at(slot, limit, *value);
@@ -512,40 +516,44 @@ impl Flat {
     }
 
     /// A slot for a newcomer: a free one, or else what the rule says; without one, how long until one is free.
-    fn make_room(&self, locked: &Locked<'_>, now_ns: u64) -> Result<usize, Duration> {
+    fn room(&self, locked: &Locked<'_>, now_ns: u64) -> Result<usize, Duration> {
         let mut soonest = 0;
         let mut least = u64::MAX;
         for slot in 1..=SLOTS {
             let reset = self.reset_ns(locked, slot, now_ns);
             if reset == 0 {
-                // A slot that was never used stands for no key that could come back.
-                if locked.set.key(slot) == 0 {
-                    let room = self.room.load(Ordering::Relaxed);
-                    if slot > 1 && room > 0 {
-                        // Two at one time may count as one: it is a matter of speed only.
-                        self.room.store(room - 1, Ordering::Relaxed);
-                    }
-                } else {
-                    let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
-                    locked.set.given().store(given, Ordering::Relaxed);
-                }
                 return Ok(slot);
             }
             if reset < least {
                 (soonest, least) = (slot, reset);
             }
         }
-        if self.when_full != WhenFull::Evict {
-            return Err(Duration::from_nanos(least));
+        if self.when_full == WhenFull::Evict { Ok(soonest) } else { Err(Duration::from_nanos(least)) }
+    }
+
+    /// Notes that the slot that was found for a newcomer is taken from whoever had it.
+    fn give(&self, locked: &Locked<'_>, slot: usize, now_ns: u64) {
+        // A slot that was never used stands for no key that could come back.
+        if locked.set.key(slot) == 0 {
+            let room = self.room.load(Ordering::Relaxed);
+            if slot > 1 && room > 0 {
+                // Two at one time may count as one: it is a matter of speed only.
+                self.room.store(room - 1, Ordering::Relaxed);
+            }
+            return;
         }
-        let tier = tier_of(locked.set.key(soonest));
+        let given = locked.set.given().load(Ordering::Relaxed).max(now_ns);
+        locked.set.given().store(given, Ordering::Relaxed);
+        if self.reset_ns(locked, slot, now_ns) == 0 {
+            return;
+        }
+        let tier = tier_of(locked.set.key(slot));
         let tokens = (0..self.limits).map(|limit| {
             let bucket = self.bucket(locked.version, tier, limit);
-            bucket.look(locked.set.full_at(soonest, limit), now_ns, 0).deficit.div_ceil(bucket.token)
+            bucket.look(locked.set.full_at(slot, limit), now_ns, 0).deficit.div_ceil(bucket.token)
         });
         self.counters.evicted.fetch_add(1, Ordering::Relaxed);
         self.counters.forgotten.fetch_add(tokens.max().unwrap_or(0), Ordering::Relaxed);
-        Ok(soonest)
     }
 
     /// Nanoseconds until all buckets of a slot are full.
@@ -566,16 +574,22 @@ impl Flat {
         tier: u8,
         now_ns: u64,
         costs: &[u64],
+        charge: bool,
         wait: Duration,
         alone: PolicyDecision,
     ) -> PolicyDecision {
         if self.when_full == WhenFull::Reject {
-            return reject_newcomer(&self.shape, &self.counters, wait, alone);
+            return reject_newcomer(&self.shape, charge.then_some(&self.counters), wait, alone);
+        }
+        let mut overflow = lock(&self.overflow);
+        let epoch = overflow.epoch;
+        let full_at = &mut overflow.full_at[usize::from(tier)];
+        let before = *full_at;
+        let answer = self.look(epoch, tier, now_ns, costs, |limit| before[limit]);
+        if !charge {
+            return answer;
         }
         self.counters.shared.fetch_add(1, Ordering::Relaxed);
-        let mut overflow = lock(&self.overflow);
-        let (epoch, before) = (overflow.epoch, overflow.full_at);
-        let answer = self.look(epoch, tier, now_ns, costs, |limit| before[limit]);
         if answer.decision.is_allowed() {
             self.charge(
                 epoch,
@@ -583,9 +597,7 @@ impl Flat {
                 now_ns,
                 costs,
                 |limit| before[limit],
-                |limit, value| {
-                    overflow.full_at[limit] = value;
-                },
+                |limit, value| full_at[limit] = value,
             );
         }
         answer
@@ -615,8 +627,10 @@ impl Flat {
             let (from, to) = (&old[tier * self.limits + limit], &new[tier * self.limits + limit]);
             from.carry_over(full_at, now_ns, to)
         };
-        for limit in 0..self.limits {
-            overflow.full_at[limit] = carry_over(0, limit, overflow.full_at[limit]);
+        for (tier, full_at) in overflow.full_at.iter_mut().enumerate() {
+            for (limit, full_at) in full_at.iter_mut().enumerate().take(self.limits) {
+                *full_at = carry_over(tier, limit, *full_at);
+            }
         }
         overflow.epoch ^= EPOCH;
         drop(overflow);
@@ -646,17 +660,20 @@ impl Flat {
     }
 }
 
-/// What a newcomer is answered that finds no slot, where newcomers are rejected. Shadow limits reject nobody.
+/// What a newcomer is answered that finds no slot, where newcomers are rejected; without `counters` nobody counts it.
+/// Shadow limits reject nobody.
 pub(super) fn reject_newcomer(
     policy: &Policy,
-    counters: &Counters,
+    counters: Option<&Counters>,
     wait: Duration,
     alone: PolicyDecision,
 ) -> PolicyDecision {
     if policy.limits().iter().all(|limit| limit.mode == Mode::Shadow) {
         return alone;
     }
-    counters.refused.fetch_add(1, Ordering::Relaxed);
+    if let Some(counters) = counters {
+        counters.refused.fetch_add(1, Ordering::Relaxed);
+    }
     let decision = Decision::Rejected { retry_after: wait, remaining: 0, reset_after: wait };
     PolicyDecision { decision, limit: None, shadow: None }
 }

@@ -25,8 +25,8 @@ pub(super) struct Sets {
     policies: RwLock<Vec<Policy>>,
     limits: usize,
     when_full: WhenFull,
-    /// For [`WhenFull::Share`]: the state of all newcomers that found no slot.
-    overflow: Mutex<Box<[State]>>,
+    /// For [`WhenFull::Share`]: the state of all newcomers of each tier that found no slot.
+    overflow: Mutex<Box<[Box<[State]>]>>,
     pub(super) counters: Counters,
 }
 
@@ -38,7 +38,7 @@ struct Set {
     tiers: [u8; SLOTS],
     /// For each slot, a state for each limit.
     states: Box<[State]>,
-    /// When a free slot was last given to another key.
+    /// When a slot was last given to another key.
     reused_at: u64,
 }
 
@@ -103,9 +103,9 @@ impl Sets {
         Self {
             sets: (0..sets).map(|_| Mutex::new(set())).collect(),
             limits: states.len(),
+            overflow: Mutex::new(policies.iter().map(fresh).collect()),
             policies: RwLock::new(policies),
             when_full,
-            overflow: Mutex::new(states),
             counters: Counters::default(),
         }
     }
@@ -159,13 +159,17 @@ impl Sets {
         alone: PolicyDecision,
     ) -> PolicyDecision {
         if self.when_full == WhenFull::Reject {
-            return reject_newcomer(policy, &self.counters, wait, alone);
+            return reject_newcomer(policy, call.charge.then_some(&self.counters), wait, alone);
+        }
+        let mut overflow = lock(&self.overflow);
+        let states = &mut overflow[usize::from(call.tier)];
+        let answer = decide(policy, states, call.now, call.costs);
+        if !call.charge {
+            return answer;
         }
         self.counters.shared.fetch_add(1, Ordering::Relaxed);
-        let mut states = lock(&self.overflow);
-        let answer = decide(policy, &states, call.now, call.costs);
         if answer.decision.is_allowed() {
-            charge(policy, &mut states, call.now, call.costs);
+            charge(policy, states, call.now, call.costs);
         }
         answer
     }
@@ -183,7 +187,9 @@ impl Sets {
                 carry_over(&old[tier], &policies[tier], states, now);
             }
         }
-        carry_over(&old[0], &policies[0], &mut lock(&self.overflow), now);
+        for ((states, old), new) in lock(&self.overflow).iter_mut().zip(&old).zip(policies.iter()) {
+            carry_over(old, new, states, now);
+        }
     }
 
     /// How many slots hold a limiter that is not as good as new.
@@ -227,9 +233,15 @@ impl Set {
             return self.step_newcomer(table, policies, call);
         };
         let old_tier = usize::from(self.tiers[slot]);
-        if old_tier != usize::from(call.tier) && call.charge {
+        let states = self.states_of(slot, table.limits);
+        if old_tier != usize::from(call.tier) {
+            if !call.charge {
+                let mut states: Box<[State]> = (&*states).into();
+                carry_over(&policies[old_tier], policy, &mut states, call.now);
+                return Ok(decide(policy, &states, call.now, call.costs));
+            }
+            carry_over(&policies[old_tier], policy, states, call.now);
             self.tiers[slot] = call.tier;
-            carry_over(&policies[old_tier], policy, self.states_of(slot, table.limits), call.now);
         }
         let states = self.states_of(slot, table.limits);
         let answer = decide(policy, states, call.now, call.costs);
@@ -250,50 +262,58 @@ impl Set {
         let time = call.now.max(self.reused_at);
         let mut states = fresh(policy);
         let answer = seen_earlier(decide(policy, &states, time, call.costs), time - call.now);
-        if !call.charge || !answer.decision.is_allowed() {
+        if !answer.decision.is_allowed() {
             return Ok(answer);
         }
         charge(policy, &mut states, time, call.costs);
         if states.iter().zip(policy.limits()).all(|(state, limit)| *state == limit.algorithm.fresh()) {
             return Ok(answer);
         }
-        let room = self.make_room(table, policies, time);
+        let room = self.room(table, policies, time);
         let late = Duration::from_nanos(time - call.now);
         let slot = room.map_err(|wait| (wait.saturating_add(late), answer))?;
-        self.fingerprints[slot] = call.hash;
-        self.tiers[slot] = call.tier;
-        self.states_of(slot, table.limits).clone_from_slice(&states);
+        if call.charge {
+            self.give(table, policies, slot, time);
+            self.fingerprints[slot] = call.hash;
+            self.tiers[slot] = call.tier;
+            self.states_of(slot, table.limits).clone_from_slice(&states);
+        }
         Ok(answer)
     }
 
     /// A free slot, or else what the rule says; without one, how long until one is free.
-    fn make_room(&mut self, table: &Sets, policies: &[Policy], now: u64) -> Result<usize, Duration> {
+    fn room(&mut self, table: &Sets, policies: &[Policy], now: u64) -> Result<usize, Duration> {
         let mut soonest = 0;
         let mut least = Duration::MAX;
         for slot in 0..SLOTS {
             let reset_after = self.reset_after(policies, slot, now);
             if reset_after.is_zero() {
-                // A slot that was never used stands for no key that could come back.
-                if self.fingerprints[slot] != 0 {
-                    self.reused_at = self.reused_at.max(now);
-                }
                 return Ok(slot);
             }
             if reset_after < least {
                 (soonest, least) = (slot, reset_after);
             }
         }
-        if table.when_full != WhenFull::Evict {
-            return Err(least);
+        if table.when_full == WhenFull::Evict { Ok(soonest) } else { Err(least) }
+    }
+
+    /// Notes that the slot that was found for a newcomer is taken from whoever had it.
+    fn give(&mut self, table: &Sets, policies: &[Policy], slot: usize, now: u64) {
+        // A slot that was never used stands for no key that could come back.
+        if self.fingerprints[slot] == 0 {
+            return;
         }
-        let policy = &policies[usize::from(self.tiers[soonest])];
-        let states = self.states_of(soonest, table.limits);
+        self.reused_at = self.reused_at.max(now);
+        if self.reset_after(policies, slot, now).is_zero() {
+            return;
+        }
+        let policy = &policies[usize::from(self.tiers[slot])];
+        let states = self.states_of(slot, table.limits);
         let forgotten = policy.limits().iter().zip(states).map(|(limit, state)| {
             let full = limit.algorithm.look(&limit.algorithm.fresh(), now, 0).remaining();
             full.saturating_sub(limit.algorithm.look(state, now, 0).remaining())
         });
         table.counters.evicted.fetch_add(1, Ordering::Relaxed);
         table.counters.forgotten.fetch_add(forgotten.max().unwrap_or(0), Ordering::Relaxed);
-        Ok(soonest)
     }
 }
