@@ -1,12 +1,14 @@
 //! `tidegate serve`: a server that does nothing but keep a limit, to try one over HTTP.
 
 mod answer;
+mod by_file;
 mod connections;
 mod impatient;
 mod key;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use anyhow::Context as _;
 use axum::Router;
 use tidegate::clock::Clock;
 use tidegate::{Algorithm, Kind, Limiter};
+use tidegate_http::RateLimit;
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
@@ -40,8 +43,15 @@ pub(crate) struct Args {
     /// client-ip is the address at the other end of the connection, for IPv6 its /64 network; headers such as
     /// X-Forwarded-For are not trusted, so behind a proxy all clients are one. With header:NAME, requests without that
     /// header share one limit. With none, all requests do.
-    #[arg(long, value_name = "KEY", default_value = "client-ip")]
+    #[arg(long, value_name = "KEY", default_value = "client-ip", conflicts_with = "limits")]
     key: KeySource,
+
+    /// The limits of a TOML file, all at once, instead of one limiter; see what it means with `tidegate check`
+    ///
+    /// Responses carry the fields RateLimit and RateLimit-Policy, rejections a problem body. Requests do not wait, so a
+    /// limit with a `queue` cannot be served.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
+    limits: Option<PathBuf>,
 
     /// The address and port; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = listen)]
@@ -63,6 +73,52 @@ fn clock(algorithm: &Algorithm) -> Clock {
 
 /// Runs `serve` until a signal stops it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let (served, settings) = match &args.limits {
+        Some(path) => {
+            let (layer, settings) = by_file::layer(path, usize::try_from(args.keys)?)?;
+            (Served::ByFile(layer), settings)
+        }
+        None => one_limiter(args)?,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the server")?;
+    let result = runtime.block_on(serve(args.listen, &served, &settings));
+    // Whoever is not answered by now has been waited for.
+    runtime.shutdown_background();
+    result
+}
+
+/// What decides.
+#[derive(Debug)]
+enum Served {
+    One(Arc<Desk>),
+    ByFile(RateLimit),
+}
+
+impl Served {
+    fn router(&self) -> Router {
+        match self {
+            Self::One(desk) => Router::new().fallback(answer).with_state(Arc::clone(desk)),
+            Self::ByFile(layer) => by_file::router(layer.clone()),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        match self {
+            Self::One(desk) => desk.counts(),
+            Self::ByFile(layer) => {
+                let counts = layer.counts();
+                let rejected = counts.rejected + counts.shed;
+                Counts { allowed: counts.allowed, rejected, in_flight: counts.in_flight }
+            }
+        }
+    }
+}
+
+/// The one limiter of the flags, and what it is in words.
+fn one_limiter(args: &Args) -> anyhow::Result<(Served, String)> {
     let (algorithm, quota) = args.limiter.algorithm()?;
     let limiter =
         Limiter::builder(algorithm).capacity(usize::try_from(args.keys)?).clock(clock(&algorithm)).build()?;
@@ -78,18 +134,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         args.keys,
         limiter.bytes().div_ceil(1024)
     );
-    let desk = Arc::new(Desk::new(limiter, label, args.key.clone()));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the threads of the server")?;
-    let result = runtime.block_on(serve(args.listen, &desk, &settings));
-    // Whoever is not answered by now has been waited for.
-    runtime.shutdown_background();
-    result
+    Ok((Served::One(Arc::new(Desk::new(limiter, label, args.key.clone()))), settings))
 }
 
-async fn serve(listen: SocketAddr, desk: &Arc<Desk>, settings: &str) -> anyhow::Result<Outcome> {
+async fn serve(listen: SocketAddr, served: &Served, settings: &str) -> anyhow::Result<Outcome> {
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, &error))?;
     let address = listener.local_addr()?;
@@ -101,20 +149,19 @@ async fn serve(listen: SocketAddr, desk: &Arc<Desk>, settings: &str) -> anyhow::
     }
     say(&format!("listening on http://{address}\n{settings}"))?;
 
-    let router = Router::new().fallback(answer).with_state(Arc::clone(desk));
-    let connections = connections::serve(listener, router, signals.next()).await;
+    let connections = connections::serve(listener, served.router(), signals.next()).await;
     tokio::select! {
         () = connections.shutdown() => {}
         () = tokio::time::sleep(DRAIN_TIMEOUT) => {
-            let Counts { in_flight, .. } = desk.counts();
+            let Counts { in_flight, .. } = served.counts();
             warn(&format!("{in_flight} requests were not answered in {} s", DRAIN_TIMEOUT.as_secs()));
         }
         () = signals.next() => {
-            let Counts { in_flight, .. } = desk.counts();
+            let Counts { in_flight, .. } = served.counts();
             warn(&format!("a second signal: {in_flight} requests were not answered"));
         }
     }
-    let Counts { allowed, rejected, .. } = desk.counts();
+    let Counts { allowed, rejected, .. } = served.counts();
     say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
     Ok(Outcome::Fine)
 }

@@ -295,6 +295,27 @@ fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
 }
 
 #[test]
+fn a_limits_file_is_served_with_the_numbers_of_the_limit_that_bound() {
+    let file = std::env::temp_dir().join(format!("tidegate-limits-{}.toml", std::process::id()));
+    let text = "[[limit]]\nname = \"per-key\"\nkey = [\"header:x-key\", \"path\"]\nquota = \"1/hour burst 3\"\n\
+                [[limit]]\nname = \"all\"\nquota = \"1/hour burst 5\"\n\
+                [[limit]]\nname = \"tried\"\nquota = \"1/hour burst 1\"\nmode = \"shadow\"\n";
+    std::fs::write(&file, text).unwrap();
+    let mut server = Server::start(&["--limits", file.to_str().unwrap()]);
+    assert_eq!(server.settings, format!("limits of {}: per-key, all, tried", file.display()));
+    let ask = |key: &str| server.ask("GET", &format!("x-key: {key}\r\n"));
+    let statuses: Vec<u16> = ["a", "a", "a", "a", "b", "b", "b"].iter().map(|key| ask(key).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 200, 200, 429]);
+    let answer = ask("c");
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("3600")));
+    assert!(answer.body.contains("\"violated-policies\":[\"all\"]"), "{}", answer.body);
+    server.running.signal("-TERM");
+    assert_eq!(server.running.exit_code(), Some(0));
+    assert_eq!(server.running.line(), "stopped: 8 requests, 5 allowed, 3 rejected");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     let mut server = Server::start(&["--limiter", "leaky-bucket", "--quota", "1/min burst 1"]);
     assert_eq!(server.ask("GET", "").status, 200);

@@ -125,6 +125,14 @@ const ROWS: &[(&str, &str)] = &[
     // simulate
     ("simulate --trace azure.csv --pattern burst", "the argument '--trace <FILE>' cannot be used with"),
     ("simulate --trace azure.csv --rate 5", "--rate is the pace of a pattern, and a trace has its own"),
+    ("serve --limits nowhere.toml", "cannot read the limits file `nowhere.toml`"),
+    ("serve --limits limits.toml --limit 5", "the argument '--limits <FILE>' cannot be used with"),
+    (
+        "serve --limits limits.toml --key none",
+        "the argument '--limits <FILE>' cannot be used with '--key <KEY>'",
+    ),
+    ("check nowhere.toml", "cannot read the limits file `nowhere.toml`"),
+    ("check algorithm.toml", "algorithm.toml:4: `limit[0].algorithm`: `bucket`: unknown limiter"),
     ("simulate --workers 0", "invalid value '0' for '--workers <N>': not a whole number from 1 to"),
     ("simulate --workers -1", "invalid value '-1' for '--workers <N>': not a whole number from 1 to"),
     ("simulate --workers 20000", "20000 workers are too many to simulate"),
