@@ -14,7 +14,8 @@
 //! for as long as the decisions take; a request that a quota refuses does not.
 //!
 //! **In flight** is a request from its decision until the body of its response has ended, has failed or is dropped, and so
-//! for a stream until it ends or the client goes away. If the service fails or panics, its place is free at once.
+//! for a stream until it ends or the client goes away. If the service fails or panics, its place is free at once. What a
+//! connection does after an upgrade (101, as for a WebSocket) has no body and holds no place.
 //!
 //! **Rejections** are responses, so the error of the service inside stays what it is:
 //!
