@@ -143,3 +143,15 @@ fn gate_waits_for_requests_and_llm_tokens_together() {
     let call = gate.call(0).also(0).also(0).also(0).also(7);
     assert_eq!(call.try_acquire().unwrap_err(), Refused::Never { limit: 4, cost: 7, capacity: 0 });
 }
+
+#[test]
+fn gate_clock_that_is_moved_to_its_end_comes_back() {
+    let (clock, gate) = gate("1/s");
+    clock.set(u64::MAX - 1);
+    let _first = gate.try_acquire(1).unwrap();
+    // The next token would come a second after the end of time.
+    let mut second = joined(&gate, 1);
+    clock.advance(std::time::Duration::MAX);
+    assert_eq!(clock.now_ns(), u64::MAX);
+    assert!(second.poll().is_pending());
+}
