@@ -31,10 +31,11 @@ pub struct Terms {
 
 impl Terms {
     /// Terms under which `workers` workers allow at most `max_overshoot` more than one bucket would, and a chunk lives for
-    /// `ttl`. An overshoot below the number of workers means chunks of 0: every call asks.
+    /// `ttl`. An overshoot below the number of workers, or a `ttl` of 0, in which nothing can be spent, means chunks of 0:
+    /// every call asks.
     #[must_use]
     pub fn new(max_overshoot: u64, workers: u64, ttl: Duration) -> Self {
-        let chunk = max_overshoot.checked_div(workers).unwrap_or(0);
+        let chunk = if ttl.is_zero() { 0 } else { max_overshoot.checked_div(workers).unwrap_or(0) };
         let guard = chunk.saturating_mul(workers).saturating_mul(2);
         Self { chunk, guard, ttl_ns: narrow(ttl.as_nanos()) }
     }
@@ -51,12 +52,13 @@ impl Terms {
         self.guard
     }
 
-    /// What to charge for a call of `cost` when the shared bucket holds `level` tokens.
+    /// What to charge for a call of `cost` when the shared bucket holds `level` tokens. A call that costs nothing takes
+    /// nothing.
     #[inline]
     #[must_use]
     pub const fn ask(&self, level: u64, cost: u64) -> u64 {
         let with_chunk = cost.saturating_add(self.chunk);
-        if level >= with_chunk.saturating_add(self.guard) { with_chunk } else { cost }
+        if cost > 0 && level >= with_chunk.saturating_add(self.guard) { with_chunk } else { cost }
     }
 }
 

@@ -17,7 +17,8 @@
 //! that was moved or deleted while it was open, since others might spend from a new one. Each decision looks.
 //!
 //! **Places in flight** ([`Budget::enter`]) are locks too, one file each in `PATH.places/`. A holder that dies gives its
-//! place back, by the kernel. Nobody may delete them while they are held: the place would be given twice.
+//! place back, by the kernel. Nobody may delete them while they are held: the place would be given twice. Symbolic links to
+//! one file share its places. A second hard link does not: it is another name, with places of its own.
 //!
 //! **What it does not promise.**
 //!
@@ -51,6 +52,7 @@ pub use error::BudgetError;
 pub use moment::{BootId, Moment};
 pub use places::Place;
 
+use std::fs;
 use std::num::NonZeroU64;
 use std::path::{Path, absolute};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,6 +91,8 @@ pub struct Budget {
     /// An `flock` does not keep apart the threads that use one opening of a file, so they take this first.
     shared: Mutex<Shared>,
     path: Box<Path>,
+    /// The folder of the places in flight.
+    places: Box<Path>,
     boot: BootId,
 }
 
@@ -116,7 +120,7 @@ impl Budget {
             Some(file) => file,
             None => {
                 BudgetFile::create(&path, &Record::new(quota))?;
-                BudgetFile::open(&path)?.ok_or_else(|| BudgetError::Replaced { path: path.clone() })?
+                BudgetFile::open(&path)?.ok_or_else(|| not_there(&path))?
             }
         };
         let budget = Self::new(file)?;
@@ -143,8 +147,10 @@ impl Budget {
     fn new(file: BudgetFile) -> Result<Self, BudgetError> {
         let boot = moment::this_boot()?;
         let quota = file.lock()?.read()?.quota;
-        let path = file.path().into();
-        Ok(Self { shared: Mutex::new(Shared { file, quota, bucket: bucket(quota) }), path, boot })
+        let path: Box<Path> = file.path().into();
+        let real = fs::canonicalize(&path).map_err(|error| BudgetError::io("find", &path, error))?;
+        let places = places::folder(&real).into();
+        Ok(Self { shared: Mutex::new(Shared { file, quota, bucket: bucket(quota) }), path, places, boot })
     }
 
     /// Decides a call of cost 1 now.
@@ -291,7 +297,7 @@ impl Budget {
     pub fn enter(&self) -> Result<Option<Place>, BudgetError> {
         self.locked(|_, record, _| match record.max_in_flight {
             0 => Err(BudgetError::NoPlaces { path: self.path.clone() }),
-            max => places::enter(&self.path, max),
+            max => places::enter(&self.places, max),
         })
     }
 
@@ -301,7 +307,7 @@ impl Budget {
     ///
     /// As [`Self::check`].
     pub fn running(&self) -> Result<u64, BudgetError> {
-        self.locked(|_, _, _| places::running(&self.path))
+        self.locked(|_, _, _| places::running(&self.places))
     }
 
     /// Where the budget is.
@@ -346,6 +352,15 @@ impl Budget {
 
     fn now(&self) -> Moment {
         Moment { boot: self.boot, since_boot_ns: moment::since_boot_ns() }
+    }
+}
+
+/// Why a budget that was just made cannot be opened.
+fn not_there(path: &Path) -> BudgetError {
+    if path.is_symlink() {
+        BudgetError::io("follow the link", path, std::io::Error::from(std::io::ErrorKind::NotFound))
+    } else {
+        BudgetError::Replaced { path: path.into() }
     }
 }
 

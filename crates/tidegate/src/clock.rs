@@ -160,6 +160,10 @@ impl ManualClock {
             let now = self.now_ns();
             gates.iter().for_each(|gate| gate.serve());
             let next = gates.iter().filter_map(|gate| gate.next_event()).min();
+            if now == u64::MAX {
+                // What is due later than the clock can say seems due now.
+                return;
+            }
             match next.filter(|next| *next <= until) {
                 Some(next) => self.inner.now.fetch_max(next, Ordering::SeqCst),
                 None if now < until => self.inner.now.fetch_max(until, Ordering::SeqCst),

@@ -26,7 +26,6 @@ mod sync;
 mod timer;
 
 use std::fmt;
-use std::future::poll_fn;
 use std::hash::RandomState;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
@@ -39,7 +38,7 @@ pub use self::call::GateCall;
 use self::clock::{BootClock, Time};
 pub use self::permit::{Permit, Reservation};
 pub use self::refused::Refused;
-use self::shared::Shared;
+use self::shared::{Idle, Shared};
 use crate::clock::{Driven, ManualClock};
 pub use tidegate_core::queue::{Cost, Drain, Status, Unsuitable};
 
@@ -266,7 +265,7 @@ impl Gate {
     ///
     /// It changes nothing, so it can be dropped and asked again.
     pub async fn drained(&self) {
-        poll_fn(|context| self.shared().poll_idle(context.waker())).await;
+        Idle::new(self.shared()).await;
     }
 
     /// As [`Self::drained`], and blocks the thread.

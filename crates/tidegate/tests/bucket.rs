@@ -111,3 +111,19 @@ fn leased_threads_are_allowed_no_more_than_the_burst_when_nothing_comes() {
         assert!(bucket.handle().is_some(), "a dropped handle gives its place back");
     }
 }
+
+#[test]
+fn a_lease_that_cannot_be_spent_is_not_taken() {
+    let clock = ManualClock::new();
+    for ttl in [Duration::ZERO, Duration::from_secs(1)] {
+        let bucket = LeasedBucket::with_clock(quota("1000/s"), 100, 1, ttl, &clock);
+        let mut handle = bucket.handle().unwrap();
+        // A call that costs nothing takes nothing.
+        assert!(handle.check_at(0, 0).is_allowed());
+        assert_eq!(bucket.bucket().peek(0).remaining(), 1000);
+    }
+    // What lives for no time could not be spent: no call takes more than its cost.
+    let bucket = LeasedBucket::with_clock(quota("1000/s"), 100, 1, Duration::ZERO, &clock);
+    let mut handle = bucket.handle().unwrap();
+    assert_eq!((0..2000).filter(|_| handle.check().is_allowed()).count(), 1000);
+}

@@ -497,6 +497,26 @@ fn threads_never_hold_more_places_than_there_are() {
 }
 
 #[test]
+fn places_are_those_of_the_file_by_whatever_link_it_is_named() {
+    let folder = Folder::new();
+    let (link, second) = (folder.0.join("link"), folder.0.join("second"));
+    std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+    // A link to nothing is told as that, and nothing is made.
+    let error = Budget::open(&link, quota("1/s")).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot follow the link `{}`", link.display()));
+    assert_eq!(folder.names(), ["link"]);
+
+    let two = 2.try_into().unwrap();
+    let budget = Budget::open(folder.path(), quota("1/s")).unwrap().with_max_in_flight(two).unwrap();
+    std::os::unix::fs::symlink("link", &second).unwrap();
+    let others = [&link, &second].map(|path| Budget::open(path, quota("1/s")).unwrap());
+    let held = [budget.enter(), others[0].enter()].map(|place| place.unwrap().unwrap());
+    assert!(others[1].enter().unwrap().is_none());
+    assert_eq!(others.map(|other| other.running().unwrap()), [2, 2]);
+    drop(held);
+}
+
+#[test]
 fn the_number_of_places_is_kept_and_changed_for_all() {
     let folder = Folder::new();
     let open = || Budget::open(folder.path(), quota("10/s")).unwrap();

@@ -143,3 +143,35 @@ fn gate_waits_for_requests_and_llm_tokens_together() {
     let call = gate.call(0).also(0).also(0).also(0).also(7);
     assert_eq!(call.try_acquire().unwrap_err(), Refused::Never { limit: 4, cost: 7, capacity: 0 });
 }
+
+#[test]
+fn gate_clock_that_is_moved_to_its_end_comes_back() {
+    let (clock, gate) = gate("1/s");
+    clock.set(u64::MAX - 1);
+    let _first = gate.try_acquire(1).unwrap();
+    // The next token would come a second after the end of time.
+    let mut second = joined(&gate, 1);
+    clock.advance(std::time::Duration::MAX);
+    assert_eq!(clock.now_ns(), u64::MAX);
+    assert!(second.poll().is_pending());
+}
+
+#[test]
+fn gate_keeps_nothing_of_those_who_stopped_waiting_for_its_end() {
+    struct Count;
+    impl std::task::Wake for Count {
+        fn wake(self: std::sync::Arc<Self>) {}
+    }
+    let (_clock, gate) = gate("1/s");
+    let permit = gate.try_acquire(1).unwrap();
+    let wakers: Vec<_> = (0..100).map(|_| std::sync::Arc::new(Count)).collect();
+    for waker in &wakers {
+        let waker = waker.clone().into();
+        let mut context = std::task::Context::from_waker(&waker);
+        let mut drained = std::pin::pin!(gate.drained());
+        assert!(drained.as_mut().poll(&mut context).is_pending());
+        assert!(drained.as_mut().poll(&mut context).is_pending());
+    }
+    assert!(wakers.iter().all(|waker| std::sync::Arc::strong_count(waker) == 1), "a waker is still kept");
+    drop(permit);
+}

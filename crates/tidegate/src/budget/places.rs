@@ -40,15 +40,14 @@ impl Drop for Place {
     }
 }
 
-/// The folder of the places of a budget.
+/// The folder of the places of a budget, which is named without symbolic links: they are those of the file.
 pub(super) fn folder(budget: &Path) -> PathBuf {
     beside(budget, ".places")
 }
 
-/// Takes the first free place of `max`, if there is one. The budget's lock must be held, so that no other place is
+/// Takes the first free place of `max` in the folder of the places, if there is one. The budget's lock must be held, so that no other place is
 /// taken meanwhile: then all were taken at the time of the first look, if none is found.
-pub(super) fn enter(budget: &Path, max: u64) -> Result<Option<Place>, BudgetError> {
-    let folder = folder(budget);
+pub(super) fn enter(folder: &Path, max: u64) -> Result<Option<Place>, BudgetError> {
     for number in 0..max {
         let path = folder.join(number.to_string());
         let file = open(&path)?;
@@ -60,8 +59,7 @@ pub(super) fn enter(budget: &Path, max: u64) -> Result<Option<Place>, BudgetErro
 }
 
 /// How many places are held. The budget's lock must be held, since looking at a place takes it for a moment.
-pub(super) fn running(budget: &Path) -> Result<u64, BudgetError> {
-    let folder = folder(budget);
+pub(super) fn running(folder: &Path) -> Result<u64, BudgetError> {
     let mut running = 0;
     // All that can be there: after the number was lowered, some above it may be held still.
     for number in 0..MAX {

@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use tidegate_core::queue::{Call, Event, Joined, Line, Receipt, Refusal, Ticket};
 
@@ -35,8 +36,9 @@ pub(super) struct State {
     slots: BTreeMap<Ticket, Slot>,
     /// The grants that nobody has collected, by the instant at which they are taken back.
     offers: BTreeSet<(u64, Ticket)>,
-    /// Who waits until nobody waits or is in flight; one for each task that asked.
-    idle: Vec<Waker>,
+    /// Who waits until nobody waits or is in flight, by the number of an [`Idle`].
+    idle: BTreeMap<u64, Waker>,
+    next_idle: u64,
     /// Whether the timer's thread runs, and until when it sleeps.
     pub(super) timer_runs: bool,
     pub(super) timer_until: u64,
@@ -78,7 +80,8 @@ impl Shared {
             line,
             slots: BTreeMap::new(),
             offers: BTreeSet::new(),
-            idle: Vec::new(),
+            idle: BTreeMap::new(),
+            next_idle: 0,
             timer_runs: false,
             timer_until: u64::MAX,
             ended: false,
@@ -153,19 +156,6 @@ impl Shared {
         drop(slot);
     }
 
-    /// Whether nobody waits or is in flight; if somebody does, `waker` is kept for when that ends.
-    pub(super) fn poll_idle(&self, waker: &Waker) -> Poll<()> {
-        let waker = waker.clone();
-        let mut state = self.lock();
-        if state.line.is_idle() {
-            return Poll::Ready(());
-        }
-        if !state.idle.iter().any(|kept| kept.will_wake(&waker)) {
-            state.idle.push(waker);
-        }
-        Poll::Pending
-    }
-
     /// Changes the line and serves who can go now.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Line, u64) -> T) -> T {
         let now = self.time.now_ns();
@@ -213,6 +203,50 @@ impl Shared {
     }
 }
 
+/// Waits until nobody waits or is in flight. Nothing is kept of one that is dropped.
+#[derive(Debug)]
+pub(super) struct Idle<'a> {
+    shared: &'a Shared,
+    /// Which one it is, once its waker was kept.
+    number: Option<u64>,
+}
+
+impl<'a> Idle<'a> {
+    pub(super) const fn new(shared: &'a Shared) -> Self {
+        Self { shared, number: None }
+    }
+}
+
+impl Future for Idle<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let waker = context.waker().clone();
+        let mut state = self.shared.lock();
+        if state.line.is_idle() {
+            return Poll::Ready(());
+        }
+        let number = *self.number.get_or_insert_with(|| {
+            state.next_idle = state.next_idle.wrapping_add(1);
+            state.next_idle
+        });
+        let before = state.idle.insert(number, waker);
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut state = self.shared.lock();
+        let waker = state.idle.remove(&number);
+        drop(state);
+        drop(waker);
+    }
+}
+
 /// Wakes each, also if the one before panics: the code of an executor must not leave the others asleep. What it panicked
 /// with has been reported by the panic hook.
 fn wake_all(woken: Vec<Waker>) {
@@ -256,7 +290,7 @@ impl State {
             }
         }
         if self.line.is_idle() {
-            woken.append(&mut self.idle);
+            woken.extend(std::mem::take(&mut self.idle).into_values());
         }
     }
 
