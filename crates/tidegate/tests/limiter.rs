@@ -307,6 +307,54 @@ fn newcomers_in_a_full_table_share_one_state_or_are_rejected_as_was_said() {
 }
 
 #[test]
+fn whatever_the_clock_does_what_is_allowed_beyond_the_limits_is_counted() {
+    let mut random = Pcg(11);
+    for round in 0..300 {
+        let mut draw = |below: u64| random.next() % below;
+        let (count, per, burst) = (1 + draw(10), 1 + draw(1000), 1 + draw(20));
+        let quota = Quota::new(count, Duration::from_nanos(per)).unwrap().with_burst(burst).unwrap();
+        // Nine limits are a table of sets.
+        let limits = if round % 3 == 0 { 9 } else { 1 };
+        let bucket = named("a", Algorithm::new(Kind::TokenBucket, quota), Mode::Enforce);
+        let clock = ManualClock::new();
+        let limiter = Limiter::builder(Policy::new(vec![bucket; limits]))
+            .clock(&clock)
+            .capacity(Capacity::Bytes(1))
+            .when_full(if round % 2 == 0 { WhenFull::Evict } else { WhenFull::Reject })
+            .build()
+            .unwrap();
+        let keys = 1 + draw(20);
+        let mut allowed = vec![0_u128; 20];
+        let (mut now, mut latest) = (0, 0);
+        for step in 0..300 {
+            now = match draw(4) {
+                0 => now + draw(per * 2),
+                1 => now.saturating_sub(draw(per * burst * 2)),
+                2 => latest,
+                _ => now,
+            };
+            latest = latest.max(now);
+            clock.set(now);
+            if draw(30) == 0 {
+                limiter.set_quota(Tier::default(), 0, quota).unwrap();
+            }
+            let (key, cost) = (draw(keys), 1 + draw(burst));
+            let looked = limiter.peek(&key, cost);
+            let decision = limiter.check_n(&key, cost);
+            assert_eq!(decision, looked, "round {round} step {step}");
+            if decision.is_allowed() {
+                allowed[usize::try_from(key).unwrap()] += u128::from(cost);
+            }
+            // However often a time comes again, what a key gets in all is a burst and what came until the latest.
+            let bound = TokenBucket::new(quota).bound(Duration::from_nanos(latest)).unwrap();
+            let beyond: u128 = allowed.iter().map(|allowed| allowed.saturating_sub(bound)).sum();
+            let forgotten = limiter.stats().forgotten;
+            assert!(beyond <= u128::from(forgotten), "round {round} step {step}: {beyond} of {forgotten}");
+        }
+    }
+}
+
+#[test]
 fn a_look_at_a_newcomer_in_a_full_table_says_what_the_call_would_be_told_and_counts_nothing() {
     for kind in [Kind::TokenBucket, Kind::FixedWindow] {
         for rule in [WhenFull::Evict, WhenFull::Share, WhenFull::Reject] {
