@@ -30,51 +30,25 @@
 //! **Time** that goes back makes a bucket look emptier than it is, since the state is one number: it creates nothing, and
 //! can reject a call until the time is what it was. A limiter's own clock does not go back.
 
-use std::hint::select_unpredictable;
+mod set;
+
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use tidegate_core::{Decision, Mode, Policy, PolicyDecision};
 
+pub(super) use self::set::SLOTS;
+use self::set::{EPOCH, LOCKED, Line, Locked, Pair, Set, TIER_BITS, key_word, tier_of};
 use super::WhenFull;
-use super::shim::{AtomicU64, Mutex, MutexGuard, Ordering, fence, pause};
+use super::shim::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::narrow::{Look, NarrowBucket, Parts};
-
-/// Slots in a set: with the word about the set, the keys fill a cache line.
-pub(super) const SLOTS: usize = 7;
 
 /// The most limits that a key can have here: what is looked at is kept in an array on the stack.
 pub(super) const LIMITS_MAX: usize = 8;
 
-const TIER_BITS: u32 = 8;
-
 /// In how many sets one has used a slot beyond its first when the table becomes crowded. With 32, one key in eight is not in
 /// the first slot then, and guessing that a key is there begins to cost what it saves.
 const CROWDED: u64 = 32;
-
-/// Bits of a version.
-const LOCKED: u64 = 1;
-const EPOCH: u64 = 2;
-const COUNT: u64 = 4;
-
-/// A cache line: a word about the set, and a word for each slot, at the slot's own number, from 1 on.
-#[repr(align(64))]
-#[derive(Debug)]
-struct Line([AtomicU64; 1 + SLOTS]);
-
-impl Line {
-    fn new() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-/// Lines 0 and 1 of a set.
-#[repr(align(128))]
-#[derive(Debug)]
-struct Pair {
-    keys: Line,
-    full_at: Line,
-}
 
 /// The numbers of one limit of one tier. They are atomic because a quota can change while callers decide.
 #[repr(align(64))]
@@ -160,110 +134,6 @@ struct Overflow {
     full_at: Box<[[u64; LIMITS_MAX]]>,
     /// Which numbers its units are those of, as in a version.
     epoch: u64,
-}
-
-/// The set of one key.
-struct Set<'a> {
-    pair: &'a Pair,
-    more: &'a [Line],
-}
-
-/// A locked set: nobody else decides in it.
-struct Locked<'a> {
-    set: Set<'a>,
-    /// The version it had, and with a changed epoch the one it will have.
-    version: u64,
-}
-
-impl Drop for Locked<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.set.version().store(self.version.wrapping_add(COUNT), Ordering::Release);
-    }
-}
-
-impl<'a> Set<'a> {
-    #[inline]
-    fn version(&self) -> &AtomicU64 {
-        &self.pair.full_at.0[0]
-    }
-
-    /// When a slot was last given to another key.
-    #[inline]
-    fn given(&self) -> &AtomicU64 {
-        &self.pair.keys.0[0]
-    }
-
-    #[inline]
-    fn key(&self, slot: usize) -> u64 {
-        self.pair.keys.0[slot].load(Ordering::Relaxed)
-    }
-
-    /// The unit-times of a limit.
-    #[inline]
-    fn line(&self, limit: usize) -> &Line {
-        if limit == 0 { &self.pair.full_at } else { &self.more[limit - 1] }
-    }
-
-    #[inline]
-    fn full_at(&self, slot: usize, limit: usize) -> u64 {
-        self.line(limit).0[slot].load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn set_full_at(&self, slot: usize, limit: usize, value: u64) {
-        self.line(limit).0[slot].store(value, Ordering::Relaxed);
-    }
-
-    /// The slot of the key word `want`, all bits of it.
-    #[inline]
-    fn find(&self, want: u64) -> Option<usize> {
-        let mut found = 0;
-        for slot in 1..=SLOTS {
-            found = select_unpredictable(self.key(slot) == want, slot, found);
-        }
-        // No more than there are: with that said, nobody checks it again.
-        (found > 0).then_some(found & SLOTS)
-    }
-
-    /// Locks the set if its version is still `version`: then all that was read since is what is there now.
-    #[inline]
-    fn lock_at(self, version: u64) -> Result<Locked<'a>, Self> {
-        match self.version().compare_exchange(
-            version,
-            version.wrapping_add(1),
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        ) {
-            Ok(_) => {
-                // Whoever sees a store that follows sees the lock too.
-                fence(Ordering::Release);
-                Ok(Locked { set: self, version })
-            }
-            Err(_) => Err(self),
-        }
-    }
-
-    /// Whether the version is still `version`: then all that was read since belongs together.
-    #[inline]
-    fn is_still(&self, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.version().load(Ordering::Relaxed) == version
-    }
-
-    fn lock(mut self) -> Locked<'a> {
-        let mut tries = 0;
-        loop {
-            let version = self.version().load(Ordering::Relaxed);
-            if version & LOCKED == 0 {
-                match self.lock_at(version) {
-                    Ok(locked) => return locked,
-                    Err(set) => self = set,
-                }
-            }
-            pause(&mut tries);
-        }
-    }
 }
 
 impl Flat {
@@ -681,16 +551,6 @@ pub(super) fn reject_newcomer(
 /// What a lock protects is whole wherever its holder might panic, so a poisoned one is taken all the same.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[inline]
-fn key_word(hash: u64, tier: u8) -> u64 {
-    hash << TIER_BITS | u64::from(tier)
-}
-
-#[inline]
-fn tier_of(key: u64) -> u8 {
-    key.to_le_bytes()[0]
 }
 
 /// An answer about `lag` later, in the time of a caller whose clock is that much behind.
