@@ -273,7 +273,8 @@ fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
     let mut server =
         Server::start(&["--limiter", "leaky-bucket", "--quota", "1 per 3s burst 1", "--queue", "2"]);
     assert_eq!(server.ask("GET", "").status, 200);
-    // This one goes away while it waits; its place is not given back, and nothing breaks.
+    // This one goes away while it waits; its place is not given back, and nothing breaks. A request that waits says
+    // nothing, so there is nothing to wait for but time, with some seconds to spare.
     let gone = server.send("GET", "");
     thread::sleep(Duration::from_millis(300));
     drop(gone);

@@ -1,4 +1,6 @@
 //! The budget of one machine: against the pure step, under processes and threads, killed, torn, moved and rebooted.
+//!
+//! One file, since this program is also the other processes: it starts itself again, with what to do in the environment.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise, in its helpers too")]
 

@@ -1,4 +1,6 @@
 //! The keyed limiter under threads, under a flood of strangers, and with a clock that goes back.
+//!
+//! One file, since nearly every case is asked of both tables, the flat one and that of sets, by the same few helpers.
 
 #![expect(clippy::unwrap_used, reason = "the quotas of these tests are legal")]
 
