@@ -10,6 +10,7 @@
 //!
 //! - `axum`: the address of the peer is found where axum keeps it, in its `ConnectInfo<SocketAddr>`.
 
+mod base64;
 pub mod fields;
 pub mod hint;
 pub mod identity;

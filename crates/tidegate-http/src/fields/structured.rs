@@ -4,6 +4,8 @@
 //! A field is read whole or not at all: after the first mistake nothing of it counts. Time and memory are linear in the
 //! length of the field, which the HTTP library bounds.
 
+use crate::base64;
+
 /// The largest integer of a structured field: 15 digits (RFC 9651, section 3.3.1).
 pub(super) const INTEGER_MAX: u64 = 999_999_999_999_999;
 
@@ -136,7 +138,7 @@ impl<'a> Reader<'a> {
         self.expect(b':')?;
         let encoded = self.take_while(|byte| byte != b':');
         self.expect(b':')?;
-        decode_base64(encoded)
+        base64::decode(encoded)
     }
 
     fn display_string(&mut self) -> Option<()> {
@@ -232,34 +234,6 @@ pub(super) fn write_bytes(out: &mut String, bytes: &[u8]) {
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Base64 with or without its padding; bits that are left over are not looked at (RFC 9651, section 4.2.7).
-fn decode_base64(encoded: &[u8]) -> Option<Box<[u8]>> {
-    let padding = encoded.iter().rev().take_while(|byte| **byte == b'=').count();
-    let digits = &encoded[..encoded.len() - padding];
-    if padding > 2 || (padding > 0 && !encoded.len().is_multiple_of(4)) || digits.len() % 4 == 1 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
-    let (mut bits, mut held) = (0_u32, 0);
-    for digit in digits {
-        let sextet = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(sextet);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held & 0xff) as u8);
-        }
-    }
-    Some(bytes.into())
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,13 +4,14 @@
 //! `RetryInfo { 1: Duration }`, `Duration { 1: seconds, 2: nanos }`.
 
 use super::number::SECOND;
+use crate::base64;
 
 /// How many details of a status are looked at.
 const DETAILS_MAX: usize = 64;
 
 /// The longest delay of the `RetryInfo`s in a status, in nanoseconds. A negative one is none.
-pub(super) fn retry_delay(base64: &[u8]) -> Option<u128> {
-    let status = decode_base64(base64)?;
+pub(super) fn retry_delay(encoded: &[u8]) -> Option<u128> {
+    let status = base64::decode(encoded)?;
     let details = Fields(&status).filter(|(number, _)| *number == 3).take(DETAILS_MAX);
     details
         .filter_map(|(_, detail)| {
@@ -96,55 +97,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Base64 of RFC 4648, with or without padding.
-fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
-    let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-    let mut bytes = Vec::with_capacity(end / 4 * 3 + 3);
-    for group in text.get(..end)?.chunks(4) {
-        let mut bits = 0_u32;
-        for byte in group {
-            let digit = match byte {
-                b'A'..=b'Z' => byte - b'A',
-                b'a'..=b'z' => byte - b'a' + 26,
-                b'0'..=b'9' => byte - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                _ => return None,
-            };
-            bits = bits << 6 | u32::from(digit);
-        }
-        let missing = 4 - group.len();
-        if missing == 3 {
-            return None;
-        }
-        bits <<= 6 * missing;
-        let decoded = bits.to_be_bytes();
-        bytes.extend_from_slice(decoded.get(1..4 - missing)?);
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_with_and_without_padding() {
-        for (text, expected) in [
-            ("", Some("")),
-            ("Zg==", Some("f")),
-            ("Zg", Some("f")),
-            ("Zm8=", Some("fo")),
-            ("Zm8", Some("fo")),
-            ("Zm9v", Some("foo")),
-            ("Zm9vYmFy", Some("foobar")),
-            ("Zm9v!", None),
-            ("Zm=v", None),
-            ("Zm9vY", None),
-        ] {
-            assert_eq!(decode_base64(text.as_bytes()).as_deref(), expected.map(str::as_bytes), "{text}");
-        }
-    }
 
     #[test]
     fn a_retry_info_is_found_and_broken_messages_are_none() {
