@@ -30,16 +30,22 @@
 //! `grpc-status` 8 or 14 and `grpc-retry-pushback-ms`. To write other bodies, look for the [`Rejection`] in the extensions of
 //! the response in a service around this one.
 //!
-//! **What it does not do**: let requests wait for their turn (a leaky bucket with a queue is an error), and limit a request by
-//! what its body holds or its response costs.
+//! **Waiting.** A leaky bucket with a queue lets a request wait for its turn: the service inside is called, and the future it
+//! returns is polled when the turn has come (a runtime of tokio keeps the time). It holds its places in flight while it
+//! waits, so that it is charged and has its places in one decision; give more places than the queue has room, or none. A
+//! client that goes away meanwhile has given its turn away: it is not taken back.
+//!
+//! **What it does not do**: limit a request by what its body holds or its response costs.
 
 mod body;
 mod build;
 mod desk;
 mod key;
+mod observe;
 mod places;
 mod respond;
 mod shape;
+mod turn;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -47,6 +53,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
@@ -60,9 +67,11 @@ pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
 use desk::{Decided, Desk};
 pub use key::{Key, KeyBy, RequestHead};
+pub use observe::{Observed, Outcome, SeenLimit};
 use places::Permit;
 use respond::{Caller, Protocol, Stamp};
 pub use respond::{Rejection, ShadowRejection};
+use turn::Turn;
 
 /// Limits the requests that reach a service: a tower [`Layer`]. Clones share one state.
 ///
@@ -114,6 +123,8 @@ pub struct Counts {
     pub without_peer: u64,
     /// Requests that hold a place of [`RateLimitBuilder::max_in_flight`] now; 0 without that limit.
     pub in_flight: u64,
+    /// Requests that wait now for their turn in a leaky bucket.
+    pub waiting: u64,
 }
 
 impl RateLimit {
@@ -139,7 +150,7 @@ impl RateLimit {
     ///
     /// # Errors
     ///
-    /// A text that is no quota; a leaky bucket with a queue.
+    /// A text that is no quota.
     ///
     /// ```
     /// use tidegate_http::RateLimit;
@@ -172,7 +183,16 @@ impl RateLimit {
             shadow: counters.shadow.load(Ordering::Relaxed),
             without_peer: counters.without_peer.load(Ordering::Relaxed),
             in_flight: self.desk.places.lock().running(),
+            waiting: counters.waiting.load(Ordering::Relaxed),
         }
+    }
+
+    /// What is left to a key in a limit, without charging it: the decision on a cost of 0. `None` if there is no limit of
+    /// that name.
+    #[must_use]
+    pub fn level(&self, limit: &str, key: &Key<'_>) -> Option<tidegate::Decision> {
+        let entry = self.desk.limits.iter().find(|entry| &*entry.name == limit)?;
+        Some(entry.limiter.peek_at(key, 0, self.desk.clock.now_ns()))
     }
 
     /// How full the table of a limit is; `None` if there is no limit of that name. It walks the whole table.
@@ -217,7 +237,7 @@ where
         let decided = self.desk.admit(&request);
         ResponseFuture {
             state: match decided {
-                Ok((stamp, permit)) => State::Allowed { inner: self.inner.call(request), stamp, permit },
+                Ok(admitted) => State::Allowed { inner: self.inner.call(request), admitted },
                 Err(response) => State::Rejected { response: Some(response) },
             },
         }
@@ -225,14 +245,14 @@ where
 }
 
 impl Desk {
-    /// What goes with the response of a request that may run, or the whole response to one that may not.
-    fn admit<B>(&self, request: &Request<B>) -> Result<(Stamp, Option<Permit>), Box<Response<Bytes>>> {
+    /// What a request gets that may run, or the whole response to one that may not.
+    fn admit<B>(&self, request: &Request<B>) -> Result<Admitted, Box<Response<Bytes>>> {
         let without_peer = Cell::new(false);
         let head = RequestHead::new(request, &self.who, &without_peer);
         if (!self.preflights_count && is_preflight(request))
             || self.exempt.as_ref().is_some_and(|exempt| exempt(head))
         {
-            return Ok((Stamp::default(), None));
+            return Ok(Admitted::default());
         }
         let decided = self.decide(head);
         let without_peer = without_peer.get();
@@ -240,10 +260,13 @@ impl Desk {
             self.counters.without_peer.fetch_add(1, Ordering::Relaxed);
         }
         match decided {
-            Decided::Alone(shown) => Ok((self.stamp_alone(shown), None)),
+            Decided::Alone(wait, shown) => {
+                Ok(Admitted { stamp: self.stamp_alone(shown), permit: None, turn: self.turn(wait) })
+            }
             Decided::Verdict(mut verdict) if verdict.is_allowed() => {
                 let permit = verdict.permit.take();
-                Ok((self.stamp(&verdict), permit))
+                let turn = self.turn(verdict.answer.decision.start_after());
+                Ok(Admitted { stamp: self.stamp(&verdict), permit, turn })
             }
             Decided::Verdict(verdict) => {
                 let protocol = Protocol::of(request.headers(), request.method());
@@ -251,6 +274,21 @@ impl Desk {
             }
         }
     }
+
+    fn turn(&self, wait: Duration) -> Option<Turn> {
+        (!wait.is_zero()).then(|| Turn::after(wait, &self.counters))
+    }
+}
+
+/// What a request has that may run.
+#[derive(Debug, Default)]
+struct Admitted {
+    /// What goes with the response.
+    stamp: Stamp,
+    /// Its place in flight.
+    permit: Option<Permit>,
+    /// When it may run, if that is later.
+    turn: Option<Turn>,
 }
 
 /// Whether a browser asks by it if it may send another request (Fetch standard, CORS-preflight request).
@@ -274,7 +312,7 @@ pin_project! {
     #[project = StateProjection]
     #[derive(Debug)]
     enum State<F> {
-        Allowed { #[pin] inner: F, stamp: Stamp, permit: Option<Permit> },
+        Allowed { #[pin] inner: F, admitted: Admitted },
         Rejected { response: Option<Box<Response<Bytes>>> },
     }
 }
@@ -288,10 +326,14 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Allowed { inner, stamp, permit } => {
+            StateProjection::Allowed { inner, admitted } => {
+                if let Some(turn) = &mut admitted.turn {
+                    ready!(turn.poll(context));
+                    admitted.turn = None;
+                }
                 let result = ready!(inner.poll(context));
                 // Taken out also if that failed: then the place is free now.
-                let (stamp, permit) = (std::mem::take(stamp), permit.take());
+                let Admitted { stamp, permit, .. } = std::mem::take(admitted);
                 let mut response = result?.map(|body| RateLimitBody::inner(body, permit));
                 stamp.apply(&mut response);
                 Poll::Ready(Ok(response))

@@ -507,7 +507,6 @@ fn what_cannot_be_built_says_what_to_do() {
         list.into_iter().fold(limits(), RateLimitBuilder::limit).build().unwrap_err().to_string()
     };
     let limit = |name: &str| RequestLimit::new(name, "10/s");
-    let queue = Algorithm::LeakyBucket(tidegate::algorithm::LeakyBucket::new("10/s".parse().unwrap(), 5));
     for (error, expected) in [
         (build(vec![]), "a layer needs a limit; add one with `limit` or `max_in_flight`"),
         (
@@ -517,10 +516,6 @@ fn what_cannot_be_built_says_what_to_do() {
         (build(vec![limit("a"), limit("a")]), "two limits are named `a`; give each a name of its own"),
         (build(vec![limit("in-flight")]), "two limits are named `in-flight`; give each a name of its own"),
         (build(vec![limit("ä")]), "`ä` cannot be sent in a response field; write it in printable ASCII"),
-        (
-            build(vec![RequestLimit::new("a", queue)]),
-            "limit `a` lets requests wait, which a layer cannot; give the leaky bucket a queue of 0",
-        ),
         (
             limits().max_in_flight(0).build().unwrap_err().to_string(),
             "no request could run with 0 places in flight; write at least 1, or leave that limit out",

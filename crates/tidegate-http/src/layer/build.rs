@@ -8,12 +8,13 @@ use std::sync::Arc;
 use http::Extensions;
 use tidegate::clock::Clock;
 use tidegate::{
-    Algorithm, Capacity, Kind, Limit, Limiter, LimiterError, Mode, Policy, Quota, QuotaError, Step, WhenFull,
+    Algorithm, Capacity, Kind, Limit, Limiter, LimiterError, Mode, Policy, Quota, QuotaError, WhenFull,
 };
 
 use super::RateLimit;
 use super::desk::{CostFn, Desk, Entry, ExemptFn, PerKey};
 use super::key::{KeyBy, PeerFn, RequestHead, Who, peer_in};
+use super::observe::{Observed, ObserverFn};
 use super::places::Places;
 use super::respond::{IN_FLIGHT, IN_FLIGHT_PER_KEY};
 use super::shape::Shape;
@@ -55,12 +56,6 @@ pub enum RateLimitError {
     /// No request could ever run.
     #[error("no request could run with 0 places in flight; write at least 1, or leave that limit out")]
     NoPlaces,
-    /// A leaky bucket with a queue lets requests wait, and a layer has no timer.
-    #[error("limit `{limit}` lets requests wait, which a layer cannot; give the leaky bucket a queue of 0")]
-    Waits {
-        /// The name of the limit.
-        limit: Box<str>,
-    },
 }
 
 /// What a limit can be made from: a [`Quota`], its text such as `10/s burst 20`, or an [`Algorithm`].
@@ -212,6 +207,7 @@ pub struct RateLimitBuilder {
     preflights_count: bool,
     fields: bool,
     legacy_fields: bool,
+    observer: Option<ObserverFn>,
     clock: Option<Clock>,
 }
 
@@ -227,6 +223,7 @@ impl RateLimitBuilder {
             preflights_count: false,
             fields: true,
             legacy_fields: false,
+            observer: None,
             clock: None,
         }
     }
@@ -306,6 +303,32 @@ impl RateLimitBuilder {
         Self { legacy_fields, ..self }
     }
 
+    /// A function that is told of each decision, for metrics and logs, in the thread that decides and before the request
+    /// goes on: it should be quick, and should not call this layer. Requests that are exempt are not decided.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use tidegate_http::RateLimit;
+    /// use tidegate_http::RequestLimit;
+    ///
+    /// let slow = Arc::new(AtomicU64::new(0));
+    /// let counter = Arc::clone(&slow);
+    /// let layer = RateLimit::builder()
+    ///     .limit(RequestLimit::new("per-client", "10/s"))
+    ///     .observe(move |seen| {
+    ///         if seen.took().as_micros() > 100 {
+    ///             counter.fetch_add(1, Ordering::Relaxed);
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), tidegate_http::RateLimitError>(())
+    /// ```
+    #[must_use]
+    pub fn observe(self, observer: impl for<'a> Fn(&Observed<'a>) + Send + Sync + 'static) -> Self {
+        Self { observer: Some(Arc::new(observer)), ..self }
+    }
+
     /// Where the time comes from, a [`ManualClock`](tidegate::clock::ManualClock) for example. When it is not said: a clock
     /// of its own; that of the Unix epoch if a limit has windows, so that they begin with the minutes and hours (UTC).
     #[must_use]
@@ -317,8 +340,7 @@ impl RateLimitBuilder {
     ///
     /// # Errors
     ///
-    /// A text that is no quota; a name that is there twice or is not printable ASCII; nothing that is limited; no places;
-    /// a leaky bucket with a queue.
+    /// A text that is no quota; a name that is there twice or is not printable ASCII; nothing that is limited; no places.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         let places = |max: u64| NonZeroU64::new(max).ok_or(RateLimitError::NoPlaces);
         let max_in_flight = self.max_in_flight.map(places).transpose()?;
@@ -367,6 +389,7 @@ impl RateLimitBuilder {
             preflights_count: self.preflights_count,
             policy_field: (self.fields && !advertised.is_empty()).then_some(policy_field),
             legacy_fields: self.legacy_fields,
+            observer: self.observer,
             counters: Default::default(),
         }))
     }
@@ -396,9 +419,6 @@ fn entry(limit: RequestLimit, clock: &Clock) -> Result<(Entry, Algorithm, Mode),
     let name = limit.name;
     let (algorithm, label) =
         limit.algorithm.map_err(|source| RateLimitError::Quota { limit: name.clone(), source })?;
-    if can_wait(&algorithm) {
-        return Err(RateLimitError::Waits { limit: name });
-    }
     // The mode is kept here and not in the limiter, which decides about this one limit only.
     let limiter = Limiter::builder(algorithm)
         .capacity(limit.capacity)
@@ -416,15 +436,4 @@ fn entry(limit: RequestLimit, clock: &Clock) -> Result<(Entry, Algorithm, Mode),
         shape: Shape::of(&algorithm, limit.shown_max),
     };
     Ok((entry, algorithm, limit.mode))
-}
-
-/// Whether the algorithm can allow a call that has to wait: then it allows more than its capacity at one instant.
-fn can_wait(algorithm: &Algorithm) -> bool {
-    if algorithm.kind() != Kind::LeakyBucket {
-        return false;
-    }
-    let fresh = algorithm.fresh();
-    let capacity = algorithm.look(&fresh, 0, 0).remaining();
-    let (full, _) = algorithm.step(fresh, 0, capacity);
-    algorithm.look(&full, 0, 1).is_allowed()
 }

@@ -8,12 +8,14 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::HeaderValue;
 use tidegate::clock::Clock;
 use tidegate::{Decision, Limiter, Policy, PolicyDecision};
 
 use super::key::{Key, KeyBy, RequestHead, SHARED, Who};
+use super::observe::{Observed, ObserverFn, Outcome};
 use super::places::{Full, Permit, Places};
 use super::shape::Shape;
 
@@ -35,7 +37,8 @@ pub(super) struct Desk {
     /// The field `RateLimit-Policy`, if the fields are sent.
     pub(super) policy_field: Option<HeaderValue>,
     pub(super) legacy_fields: bool,
-    pub(super) counters: Counters,
+    pub(super) observer: Option<ObserverFn>,
+    pub(super) counters: Arc<Counters>,
 }
 
 /// One limit.
@@ -65,19 +68,32 @@ pub(super) struct Counters {
     pub(super) shed: AtomicU64,
     pub(super) shadow: AtomicU64,
     pub(super) without_peer: AtomicU64,
+    /// Requests that wait for their turn now.
+    pub(super) waiting: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Allowed | Outcome::Queued(_) => &self.allowed,
+            Outcome::Rejected | Outcome::Never | Outcome::KeyFull => &self.rejected,
+            Outcome::Shed => &self.shed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What one request asks of one limit.
-struct Ask<'a> {
-    key: Key<'a>,
-    cost: u64,
+pub(super) struct Ask<'a> {
+    pub(super) key: Key<'a>,
+    pub(super) cost: u64,
 }
 
 /// What was decided about one request.
 pub(super) enum Decided {
-    /// The only limit allows it, and these are its numbers if they are shown: most requests of most servers, so it is
-    /// kept short.
-    Alone(Option<Shown>),
+    /// The only limit allows it after this wait, and these are its numbers if they are shown: most requests of most
+    /// servers, so it is kept short.
+    Alone(Duration, Option<Shown>),
     Verdict(Verdict),
 }
 
@@ -89,8 +105,8 @@ pub(super) struct Verdict {
     pub(super) answer: PolicyDecision,
     /// The cost in the limit that the answer speaks of.
     pub(super) cost: u64,
-    /// Which limits refused.
-    pub(super) refused: Vec<bool>,
+    /// What each limit decided, unless all allow the request and nobody asks.
+    pub(super) decisions: Vec<Decision>,
     /// Why there is no place in flight, if the limits allow the request.
     pub(super) full: Option<Full>,
     /// The places that the key has left.
@@ -112,35 +128,59 @@ impl Verdict {
     pub(super) const fn is_allowed(&self) -> bool {
         self.answer.decision.is_allowed() && self.full.is_none()
     }
+
+    fn outcome(&self) -> Outcome {
+        match (self.full, self.answer.decision) {
+            (Some(Full::Server), _) => Outcome::Shed,
+            (Some(Full::Key), _) => Outcome::KeyFull,
+            (None, Decision::Allowed { start_after, .. }) => started(start_after),
+            (None, Decision::Rejected { .. }) => Outcome::Rejected,
+            (None, Decision::Never { .. }) => Outcome::Never,
+        }
+    }
+}
+
+const fn started(after: Duration) -> Outcome {
+    if after.is_zero() { Outcome::Allowed } else { Outcome::Queued(after) }
 }
 
 impl Desk {
     pub(super) fn decide(&self, head: RequestHead<'_>) -> Decided {
-        let verdict = match &*self.limits {
-            [entry] if !self.has_places() => match self.alone(entry, &entry.ask(head)) {
-                Decided::Verdict(verdict) => verdict,
-                alone @ Decided::Alone(_) => {
-                    self.counters.allowed.fetch_add(1, Ordering::Relaxed);
-                    return alone;
-                }
-            },
+        let asked = self.observer.is_some().then(|| self.clock.now_ns());
+        match &*self.limits {
+            [entry] if !self.has_places() => self.alone(entry, &entry.ask(head), asked),
             limits => {
                 let asks: Vec<Ask<'_>> = limits.iter().map(|entry| entry.ask(head)).collect();
                 let key = self.per_key.as_ref();
                 let key = key.map(|per_key| self.places.hash(&per_key.by.of(head).unwrap_or(SHARED)));
-                self.together(&asks, key)
+                self.decided(&asks, self.together(&asks, key), asked)
             }
-        };
-        let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        count(match verdict.full {
-            Some(Full::Server) => &self.counters.shed,
-            _ if verdict.is_allowed() => &self.counters.allowed,
-            _ => &self.counters.rejected,
-        });
-        if verdict.answer.shadow.is_some() {
-            count(&self.counters.shadow);
         }
+    }
+
+    /// Counts a decision, and tells who wants to know of it.
+    fn decided(&self, asks: &[Ask<'_>], verdict: Verdict, asked: Option<u64>) -> Decided {
+        let outcome = verdict.outcome();
+        self.counters.count(outcome);
+        let (limit, shadow) = (verdict.answer.limit, verdict.answer.shadow);
+        if shadow.is_some() {
+            self.counters.shadow.fetch_add(1, Ordering::Relaxed);
+        }
+        self.tell(asks, &verdict.decisions, outcome, (limit, shadow), asked);
         Decided::Verdict(verdict)
+    }
+
+    fn tell(
+        &self,
+        asks: &[Ask<'_>],
+        decisions: &[Decision],
+        outcome: Outcome,
+        limits: (Option<usize>, Option<usize>),
+        asked: Option<u64>,
+    ) {
+        let (Some(observer), Some(asked)) = (&self.observer, asked) else { return };
+        let took = Duration::from_nanos(self.clock.now_ns().saturating_sub(asked));
+        observer(&Observed::new(self, asks, decisions, outcome, limits, took));
     }
 
     const fn has_places(&self) -> bool {
@@ -148,16 +188,20 @@ impl Desk {
     }
 
     /// One limit: its limiter looks and charges in one step.
-    fn alone(&self, entry: &Entry, ask: &Ask<'_>) -> Decided {
+    fn alone(&self, entry: &Entry, ask: &Ask<'_>, asked: Option<u64>) -> Decided {
         let now = self.clock.now_ns();
         let decision = entry.limiter.check_at(&ask.key, ask.cost, now);
-        if decision.is_allowed() {
-            let shape = entry.shape.as_ref().filter(|_| self.shows());
-            let shown =
-                shape.map(|shape| shape.shown(&decision, |cost| entry.limiter.peek_at(&ask.key, cost, now)));
-            return Decided::Alone(shown);
-        }
-        Decided::Verdict(self.verdict(std::slice::from_ref(ask), &[decision], now))
+        let asks = std::slice::from_ref(ask);
+        let Decision::Allowed { start_after, .. } = decision else {
+            return self.decided(asks, self.verdict(asks, &[decision], now), asked);
+        };
+        let shape = entry.shape.as_ref().filter(|_| self.shows());
+        let shown =
+            shape.map(|shape| shape.shown(&decision, |cost| entry.limiter.peek_at(&ask.key, cost, now)));
+        let outcome = started(start_after);
+        self.counters.count(outcome);
+        self.tell(asks, &[decision], outcome, (Some(0), None), asked);
+        Decided::Alone(start_after, shown)
     }
 
     /// Whether responses carry fields about the limits.
@@ -234,7 +278,10 @@ impl Desk {
         charged: bool,
         now: u64,
     ) -> Verdict {
-        let mut verdict = Verdict::of(answer, asks, decisions);
+        let mut verdict = Verdict::of(answer, asks);
+        if !answer.decision.is_allowed() || self.observer.is_some() {
+            verdict.decisions = decisions.to_vec();
+        }
         if !self.shows() {
             return verdict;
         }
@@ -255,16 +302,12 @@ impl Desk {
 }
 
 impl Verdict {
-    fn of(answer: PolicyDecision, asks: &[Ask<'_>], decisions: &[Decision]) -> Self {
+    fn of(answer: PolicyDecision, asks: &[Ask<'_>]) -> Self {
         Self {
             shown: Vec::new(),
             answer,
             cost: answer.limit.map_or(0, |limit| asks[limit].cost),
-            refused: if answer.decision.is_allowed() {
-                Vec::new()
-            } else {
-                decisions.iter().map(|decision| !decision.is_allowed()).collect()
-            },
+            decisions: Vec::new(),
             full: None,
             free: None,
             permit: None,

@@ -110,6 +110,39 @@ enum Repr<'a> {
     Both(Box<(Key<'a>, Key<'a>)>),
 }
 
+impl Key<'_> {
+    /// The same key, for longer than the request lives.
+    #[must_use]
+    pub fn into_owned(self) -> Key<'static> {
+        Key(match self.0 {
+            Repr::Shared => Repr::Shared,
+            Repr::Client(network) => Repr::Client(network),
+            Repr::Number(number) => Repr::Number(number),
+            Repr::Bytes(bytes) => Repr::Bytes(bytes.into_owned().into()),
+            Repr::Both(both) => Repr::Both(Box::new((both.0.into_owned(), both.1.into_owned()))),
+        })
+    }
+}
+
+impl fmt::Display for Key<'_> {
+    /// As people write it; what is not printable is escaped. `*` is the key of requests that have no other.
+    ///
+    /// ```
+    /// use tidegate_http::layer::Key;
+    ///
+    /// assert_eq!(Key::from("ann\n").to_string(), r"ann\n");
+    /// ```
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Repr::Shared => f.write_str("*"),
+            Repr::Client(network) => write!(f, "{network}"),
+            Repr::Number(number) => write!(f, "{number}"),
+            Repr::Bytes(bytes) => write!(f, "{}", bytes.escape_ascii()),
+            Repr::Both(both) => write!(f, "{} {}", both.0, both.1),
+        }
+    }
+}
+
 impl<'a> From<&'a str> for Key<'a> {
     fn from(text: &'a str) -> Self {
         Self::from(text.as_bytes())

@@ -203,8 +203,9 @@ impl Desk {
             Some(Full::Key) => vec![IN_FLIGHT_PER_KEY],
             Some(Full::Server) => vec![IN_FLIGHT],
             None => {
-                let limits = self.policy.limits().iter().zip(&verdict.refused);
-                let violated = limits.filter(|(limit, refused)| **refused && limit.mode == Mode::Enforce);
+                let limits = self.policy.limits().iter().zip(&verdict.decisions);
+                let violated =
+                    limits.filter(|(limit, decision)| !decision.is_allowed() && limit.mode == Mode::Enforce);
                 violated.map(|(limit, _)| &*limit.name).collect()
             }
         }
