@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
 use foldhash::quality::RandomState;
-use tidegate_core::{Decision, Policy, PolicyDecision, Quota};
+use tidegate_core::{Algorithm, Decision, Policy, PolicyDecision, Quota};
 
 use crate::clock::Clock;
 use crate::narrow::Parts;
@@ -168,8 +168,19 @@ impl Limiter {
     /// not have, from another one, counts as the first.
     #[inline(always)]
     pub fn check_in(&self, tier: Tier, key: &(impl Hash + ?Sized), cost: u64) -> Decision {
-        let tier = if usize::from(tier.0) < self.tiers.len() { tier } else { Tier::default() };
-        self.check_hashed(self.hasher.hash_one(key), tier, cost, self.clock.now_ns())
+        self.check_hashed(self.hasher.hash_one(key), self.own(tier), cost, self.clock.now_ns())
+    }
+
+    /// Decides a call of `cost` for `key` in `tier` at `now_ns`: see [`Self::check_in`] and [`Self::check_at`].
+    #[inline(always)]
+    pub fn check_in_at(&self, tier: Tier, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
+        self.check_hashed(self.hasher.hash_one(key), self.own(tier), cost, now_ns)
+    }
+
+    /// The tier if it is one of this limiter's, and the first if not.
+    #[inline(always)]
+    fn own(&self, tier: Tier) -> Tier {
+        if usize::from(tier.0) < self.tiers.len() { tier } else { Tier::default() }
     }
 
     /// Inlined always, that the numbers of the decision which the caller does not read are not computed.
@@ -236,6 +247,11 @@ impl Limiter {
         self.decide(hash, self.tier_of(hash), |_| cost, now_ns, false).decision
     }
 
+    /// The decision for a call of `cost` for `key` in `tier` at `now_ns`, without charging it.
+    pub fn peek_in_at(&self, tier: Tier, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
+        self.decide(self.hasher.hash_one(key), self.own(tier), |_| cost, now_ns, false).decision
+    }
+
     #[inline]
     fn tier_of(&self, hash: u64) -> Tier {
         if self.overrides.is_empty() { Tier(0) } else { self.override_of(hash) }
@@ -280,7 +296,18 @@ impl Limiter {
     /// A tier or a limit that does not exist, or a quota whose state does not fit the table this limiter was built with:
     /// then build a new one.
     pub fn set_quota(&self, tier: Tier, limit: usize, quota: Quota) -> Result<(), LimiterError> {
-        build::set_quota(self, tier, limit, quota)
+        build::set(self, tier, limit, |algorithm| algorithm.with_quota(quota))
+    }
+
+    /// As [`Self::set_quota`], for what a quota does not say, such as the queue of a leaky bucket. Of another kind of
+    /// algorithm every key starts anew.
+    ///
+    /// # Errors
+    ///
+    /// A tier or a limit that does not exist, or an algorithm whose state does not fit the table this limiter was built
+    /// with: then build a new one.
+    pub fn set_algorithm(&self, tier: Tier, limit: usize, algorithm: Algorithm) -> Result<(), LimiterError> {
+        build::set(self, tier, limit, |_| algorithm)
     }
 
     /// The limits of the first tier, as they are now.

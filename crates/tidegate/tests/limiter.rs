@@ -548,6 +548,26 @@ fn a_look_at_a_key_that_was_in_another_tier_says_what_the_call_would_be_told() {
 }
 
 #[test]
+fn a_queue_changes_while_its_callers_stay() {
+    let clock = ManualClock::new();
+    let line = |queue| Algorithm::LeakyBucket(LeakyBucket::new("1/hour".parse().unwrap(), queue));
+    let limiter = Limiter::builder(line(1)).tier("gold", line(1)).clock(&clock).build().unwrap();
+    let gold = limiter.tier("gold").unwrap();
+    let check = |key: &str| limiter.check_in_at(gold, key, 1, clock.now_ns()).is_allowed();
+    assert_eq!(["ann", "ann", "ann"].map(check), [true, true, false]);
+    limiter.set_algorithm(gold, 0, line(3)).unwrap();
+    let left = |tier, key| limiter.peek_in_at(tier, key, 0, clock.now_ns()).remaining();
+    assert_eq!((left(gold, "ann"), left(gold, "bob"), left(Tier::default(), "bob")), (0, 4, 2));
+    // A table of 64-bit numbers has no queue.
+    let limiter = Limiter::new("1/s".parse::<Quota>().unwrap(), 1);
+    let error = limiter.set_algorithm(Tier::default(), 0, line(1)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "this leaky-bucket does not fit the 64-bit state of this limiter; build a new limiter with it"
+    );
+}
+
+#[test]
 fn what_cannot_be_built_says_why() {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let errors = [
@@ -567,7 +587,7 @@ fn what_cannot_be_built_says_why() {
             "two tiers are named `a`; give each a name of its own",
             "there is no tier `gold`; declare it before it is given to a key",
             "there is no limit 1 in tier 0; this limiter has 1 limits and 1 tiers",
-            "the quota 1000000007/s does not fit the 64-bit state of this limiter; build a new limiter with it",
+            "this token-bucket does not fit the 64-bit state of this limiter; build a new limiter with it",
         ]
     );
 }

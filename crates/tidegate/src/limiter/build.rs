@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::quality::RandomState;
 use thiserror::Error;
 use tidegate_core::algorithm::TokenBucket;
-use tidegate_core::{Algorithm, Mode, Policy, Quota};
+use tidegate_core::{Algorithm, Kind, Mode, Policy};
 
 use super::flat::{self, Flat};
 use super::sets::{self, Sets};
@@ -80,11 +80,11 @@ pub enum LimiterError {
         /// How many tiers there are.
         tiers: usize,
     },
-    /// A quota whose state needs more than 64 bits, for a table with 64.
-    #[error("the quota {quota} does not fit the 64-bit state of this limiter; build a new limiter with it")]
-    TooWide {
-        /// The quota.
-        quota: Quota,
+    /// A limit whose state is not one number of 64 bits, for a table of those.
+    #[error("this {kind} does not fit the 64-bit state of this limiter; build a new limiter with it")]
+    DoesNotFit {
+        /// What kind of algorithm it is.
+        kind: Kind,
     },
 }
 
@@ -277,34 +277,34 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Changes a quota; see [`Limiter::set_quota`].
-pub(super) fn set_quota(
+/// Changes a limit; see [`Limiter::set_quota`] and [`Limiter::set_algorithm`].
+pub(super) fn set(
     limiter: &Limiter,
     tier: Tier,
     limit: usize,
-    quota: Quota,
+    change: impl FnOnce(&Algorithm) -> Algorithm,
 ) -> Result<(), LimiterError> {
     let (index, tiers, limits) = (usize::from(tier.0), limiter.tiers.len(), limiter.limits);
     if limit >= limits || index >= tiers {
         return Err(LimiterError::NoLimitHere { limit, tier: index, limits, tiers });
     }
     let now_ns = limiter.now_ns();
+    let mut kind = Kind::TokenBucket;
     let change = |policies: &mut [Policy]| {
         let mut limits = policies[index].limits().to_vec();
-        limits[limit].algorithm = limits[limit].algorithm.with_quota(quota);
+        limits[limit].algorithm = change(&limits[limit].algorithm);
+        kind = limits[limit].algorithm.kind();
         policies[index] = Policy::new(limits);
     };
-    match &limiter.table {
-        Table::One(table) | Table::Many(table) => {
-            let fits = table.change(now_ns, |policies| {
-                change(policies);
-                buckets(policies, now_ns)
-            });
-            if fits { Ok(()) } else { Err(LimiterError::TooWide { quota }) }
-        }
+    let fits = match &limiter.table {
+        Table::One(table) | Table::Many(table) => table.change(now_ns, |policies| {
+            change(policies);
+            buckets(policies, now_ns)
+        }),
         Table::Sets(table) => {
-            table.change(now_ns, |policies| change(policies));
-            Ok(())
+            table.change(now_ns, change);
+            true
         }
-    }
+    };
+    if fits { Ok(()) } else { Err(LimiterError::DoesNotFit { kind }) }
 }

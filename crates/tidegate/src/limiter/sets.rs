@@ -175,7 +175,7 @@ impl Sets {
     }
 
     /// Puts new policies in force; each limiter stays as full in proportion as it was. Decisions wait meanwhile.
-    pub(super) fn change(&self, now: u64, change: impl FnOnce(&mut Vec<Policy>)) {
+    pub(super) fn change(&self, now: u64, change: impl FnOnce(&mut [Policy])) {
         let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
         let old = policies.clone();
         change(&mut policies);
