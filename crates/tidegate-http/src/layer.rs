@@ -13,6 +13,8 @@
 //! One limit alone is decided without a lock. With several, or with places in flight, an allowed request holds one lock
 //! for as long as the decisions take; a request that a quota refuses does not.
 //!
+//! **Other limits** can be put in force with [`RateLimit::replace`] while requests are decided; what was spent stays spent.
+//!
 //! **In flight** is a request from its decision until the body of its response has ended, has failed or is dropped, and so
 //! for a stream until it ends or the client goes away. If the service fails or panics, its place is free at once. What a
 //! connection does after an upgrade (101, as for a WebSocket) has no body and holds no place.
@@ -41,8 +43,10 @@ mod body;
 mod build;
 mod desk;
 mod key;
+mod limit;
 mod observe;
 mod places;
+mod replace;
 mod respond;
 mod shape;
 mod turn;
@@ -50,11 +54,12 @@ mod turn;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Request, Response};
@@ -65,10 +70,11 @@ use tower_service::Service;
 
 pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
-use desk::{Decided, Desk};
+use desk::{Ask, Decided, Desk};
 pub use key::{Key, KeyBy, RequestHead};
 pub use observe::{Observed, Outcome, SeenLimit};
 use places::Permit;
+pub use replace::Replaced;
 use respond::{Caller, Protocol, Stamp};
 pub use respond::{Rejection, ShadowRejection};
 use turn::Turn;
@@ -103,7 +109,15 @@ use turn::Turn;
 /// ```
 #[derive(Debug, Clone)]
 pub struct RateLimit {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
+}
+
+/// What all clones of a layer, and all services of theirs, have in common.
+#[derive(Debug)]
+struct Shared {
+    desk: ArcSwap<Desk>,
+    /// Held while the limits are replaced, so that it happens once at a time.
+    replacing: Mutex<()>,
 }
 
 /// What a [`RateLimit`] has decided since it was built.
@@ -121,7 +135,8 @@ pub struct Counts {
     /// Requests whose client was asked for and is not known, as the address of the peer was not found. If this is not 0,
     /// see [`KeyBy::client`].
     pub without_peer: u64,
-    /// Requests that hold a place of [`RateLimitBuilder::max_in_flight`] now; 0 without that limit.
+    /// Requests in flight now, those that wait included. They are counted if their number is limited, or if somebody is
+    /// told of decisions; 0 if not.
     pub in_flight: u64,
     /// Requests that wait now for their turn in a leaky bucket.
     pub waiting: u64,
@@ -169,20 +184,21 @@ impl RateLimit {
     }
 
     fn of(desk: Desk) -> Self {
-        Self { desk: Arc::new(desk) }
+        Self { shared: Arc::new(Shared { desk: ArcSwap::from_pointee(desk), replacing: Mutex::new(()) }) }
     }
 
     /// What has been decided so far, by all clones together. The numbers are read one after the other.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let counters = &self.desk.counters;
+        let desk = self.shared.desk.load();
+        let counters = &desk.counters;
         Counts {
             allowed: counters.allowed.load(Ordering::Relaxed),
             rejected: counters.rejected.load(Ordering::Relaxed),
             shed: counters.shed.load(Ordering::Relaxed),
             shadow: counters.shadow.load(Ordering::Relaxed),
             without_peer: counters.without_peer.load(Ordering::Relaxed),
-            in_flight: self.desk.places.lock().running(),
+            in_flight: desk.places.lock().running(),
             waiting: counters.waiting.load(Ordering::Relaxed),
         }
     }
@@ -191,15 +207,16 @@ impl RateLimit {
     /// that name.
     #[must_use]
     pub fn level(&self, limit: &str, key: &Key<'_>) -> Option<tidegate::Decision> {
-        let entry = self.desk.limits.iter().find(|entry| &*entry.name == limit)?;
-        Some(entry.limiter.peek_at(key, 0, self.desk.clock.now_ns()))
+        let desk = self.shared.desk.load();
+        let entry = desk.limit(limit)?;
+        let ask = Ask { key: key.clone(), tier: entry.place_of(key), cost: 0 };
+        Some(entry.peek(&ask, 0, desk.now_ns()))
     }
 
     /// How full the table of a limit is; `None` if there is no limit of that name. It walks the whole table.
     #[must_use]
     pub fn stats(&self, limit: &str) -> Option<tidegate::Stats> {
-        let entry = self.desk.limits.iter().find(|entry| &*entry.name == limit)?;
-        Some(entry.limiter.stats())
+        Some(self.shared.desk.load().limit(limit)?.stats())
     }
 }
 
@@ -207,7 +224,7 @@ impl<S> Layer<S> for RateLimit {
     type Service = RateLimitService<S>;
 
     fn layer(&self, inner: S) -> RateLimitService<S> {
-        RateLimitService { inner, desk: Arc::clone(&self.desk) }
+        RateLimitService { inner, shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -215,7 +232,7 @@ impl<S> Layer<S> for RateLimit {
 #[derive(Debug, Clone)]
 pub struct RateLimitService<S> {
     inner: S,
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
 }
 
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RateLimitService<S>
@@ -234,7 +251,7 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let decided = self.desk.admit(&request);
+        let decided = self.shared.desk.load().admit(&request);
         ResponseFuture {
             state: match decided {
                 Ok(admitted) => State::Allowed { inner: self.inner.call(request), admitted },
@@ -260,8 +277,8 @@ impl Desk {
             self.counters.without_peer.fetch_add(1, Ordering::Relaxed);
         }
         match decided {
-            Decided::Alone(wait, shown) => {
-                Ok(Admitted { stamp: self.stamp_alone(shown), permit: None, turn: self.turn(wait) })
+            Decided::Alone(wait, shown, permit) => {
+                Ok(Admitted { stamp: self.stamp_alone(shown), permit, turn: self.turn(wait) })
             }
             Decided::Verdict(mut verdict) if verdict.is_allowed() => {
                 let permit = verdict.permit.take();

@@ -7,18 +7,16 @@ use std::sync::Arc;
 
 use http::Extensions;
 use tidegate::clock::Clock;
-use tidegate::{
-    Algorithm, Capacity, Kind, Limit, Limiter, LimiterError, Mode, Policy, Quota, QuotaError, WhenFull,
-};
+use tidegate::{Algorithm, Capacity, Kind, LimiterError, Mode, Policy, Quota, QuotaError, WhenFull};
 
 use super::RateLimit;
-use super::desk::{CostFn, Desk, Entry, ExemptFn, PerKey};
-use super::key::{KeyBy, PeerFn, RequestHead, Who, peer_in};
+use super::desk::{CostFn, Desk, ExemptFn, PerKey};
+use super::key::{Key, KeyBy, PeerFn, RequestHead, Who, peer_in};
+use super::limit::{Change, Entry, LayerClock};
 use super::observe::{Observed, ObserverFn};
 use super::places::Places;
 use super::respond::{IN_FLIGHT, IN_FLIGHT_PER_KEY};
-use super::shape::Shape;
-use crate::fields::{NameError, PolicyItem, Unit, quoted, write_policy};
+use crate::fields::{NameError, Unit, write_policy};
 use crate::identity::ClientIdentity;
 
 /// Why a layer cannot be built.
@@ -49,6 +47,24 @@ pub enum RateLimitError {
     NameTwice {
         /// The name.
         name: Box<str>,
+    },
+    /// One key has two quotas of its own in a limit.
+    #[error("limit `{limit}` has two quotas for the key `{key}`; take one out")]
+    KeyTwice {
+        /// The name of the limit.
+        limit: Box<str>,
+        /// The key.
+        key: Box<str>,
+    },
+    /// More quotas in one limit than can be told apart.
+    #[error(
+        "limit `{limit}` has {quotas} different quotas, and 256 are the most; give some keys the same one"
+    )]
+    TooManyQuotas {
+        /// The name of the limit.
+        limit: Box<str>,
+        /// How many there are.
+        quotas: usize,
     },
     /// Nothing is limited.
     #[error("a layer needs a limit; add one with `limit` or `max_in_flight`")]
@@ -107,15 +123,16 @@ mod sealed {
 /// # Ok::<(), tidegate_http::RateLimitError>(())
 /// ```
 pub struct RequestLimit {
-    name: Box<str>,
-    algorithm: Result<(Algorithm, Box<str>), QuotaError>,
-    by: KeyBy,
-    cost: Option<CostFn>,
-    unit: Unit,
-    mode: Mode,
-    capacity: Capacity,
-    when_full: WhenFull,
-    shown_max: Option<u64>,
+    pub(super) name: Box<str>,
+    pub(super) algorithm: Result<(Algorithm, Box<str>), QuotaError>,
+    pub(super) overrides: Vec<(Key<'static>, Quota)>,
+    pub(super) by: KeyBy,
+    pub(super) cost: Option<CostFn>,
+    pub(super) unit: Unit,
+    pub(super) mode: Mode,
+    pub(super) capacity: Capacity,
+    pub(super) when_full: WhenFull,
+    pub(super) shown_max: Option<u64>,
 }
 
 impl RequestLimit {
@@ -126,6 +143,7 @@ impl RequestLimit {
         Self {
             name: name.into(),
             algorithm: quota.into_algorithm(),
+            overrides: Vec::new(),
             by: KeyBy::client(),
             cost: None,
             unit: Unit::Requests,
@@ -140,6 +158,24 @@ impl RequestLimit {
     #[must_use]
     pub fn key(self, by: KeyBy) -> Self {
         Self { by, ..self }
+    }
+
+    /// Another quota for one key; it can be said for several keys, with up to 255 different quotas. The algorithm is that of
+    /// the limit.
+    ///
+    /// ```
+    /// use tidegate_http::layer::Key;
+    /// use tidegate_http::{KeyBy, RequestLimit};
+    ///
+    /// let limit = RequestLimit::new("per-account", "10/s")
+    ///     .key(KeyBy::header("x-account"))
+    ///     .quota_for(Key::from("ann"), "100/s burst 200".parse()?);
+    /// # Ok::<(), tidegate::QuotaError>(())
+    /// ```
+    #[must_use]
+    pub fn quota_for(mut self, key: Key<'static>, quota: Quota) -> Self {
+        self.overrides.push((key, quota));
+        self
     }
 
     /// What a request costs; 1 when it is not said. A request of cost 0 takes nothing from this limit, and passes it
@@ -330,7 +366,7 @@ impl RateLimitBuilder {
     }
 
     /// Where the time comes from, a [`ManualClock`](tidegate::clock::ManualClock) for example. When it is not said: a clock
-    /// of its own; that of the Unix epoch if a limit has windows, so that they begin with the minutes and hours (UTC).
+    /// of its own; windows begin with the minutes and hours of the wall clock (UTC).
     #[must_use]
     pub fn clock(self, clock: impl Into<Clock>) -> Self {
         Self { clock: Some(clock.into()), ..self }
@@ -340,8 +376,15 @@ impl RateLimitBuilder {
     ///
     /// # Errors
     ///
-    /// A text that is no quota; a name that is there twice or is not printable ASCII; nothing that is limited; no places.
+    /// A text that is no quota; a name or a key that is there twice; a name that is not printable ASCII; nothing that is
+    /// limited; no places.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
+        Ok(RateLimit::of(self.desk(None)?.0))
+    }
+
+    /// Where the layer decides, with the tables of `previous` for limits that are still there, and what is to be changed in
+    /// them.
+    pub(super) fn desk(self, previous: Option<&Desk>) -> Result<(Desk, Vec<Vec<Change>>), RateLimitError> {
         let places = |max: u64| NonZeroU64::new(max).ok_or(RateLimitError::NoPlaces);
         let max_in_flight = self.max_in_flight.map(places).transpose()?;
         let per_key = self.per_key.map(|(by, max)| Ok::<_, RateLimitError>(PerKey { by, max: places(max)? }));
@@ -350,48 +393,43 @@ impl RateLimitBuilder {
             return Err(RateLimitError::NoLimit);
         }
 
-        let clock = self.clock.unwrap_or_else(|| clock_for(&self.limits));
-        let (mut entries, mut named, mut advertised) = (Vec::new(), Vec::new(), Vec::new());
+        let clock = previous.map_or_else(|| LayerClock::new(self.clock), |desk| desk.clock.clone());
+        let (mut entries, mut changes) = (Vec::new(), Vec::new());
         let mut names = vec![Box::from(IN_FLIGHT), Box::from(IN_FLIGHT_PER_KEY)];
         for limit in self.limits {
             if names.contains(&limit.name) {
                 return Err(RateLimitError::NameTwice { name: limit.name });
             }
             names.push(limit.name.clone());
-            let unit = limit.unit.clone();
-            let (entry, algorithm, mode) = entry(limit, &clock)?;
-            if let Some(shape) = &entry.shape {
-                let window_seconds = NonZeroU64::new(shape.window_seconds);
-                advertised.push(PolicyItem {
-                    window_seconds,
-                    unit,
-                    ..PolicyItem::new(&entry.name, shape.capacity)
-                });
-            }
-            named.push(Limit { name: (*entry.name).into(), algorithm, mode });
+            let old = previous.and_then(|desk| desk.limit(&limit.name));
+            let (entry, change) = Entry::new(limit, old, &clock)?;
             entries.push(entry);
+            changes.push(change);
         }
-        if let Some(per_key) = &per_key {
-            let item = PolicyItem::new(IN_FLIGHT_PER_KEY, per_key.max.get());
-            advertised.push(PolicyItem { unit: Unit::ConcurrentRequests, ..item });
-        }
-        let policy_field = write_policy(&advertised)?;
-        let places = Places::new(max_in_flight, per_key.as_ref().map(|per_key| per_key.max));
-        Ok(RateLimit::of(Desk {
+        let max_per_key = per_key.as_ref().map(|per_key| per_key.max);
+        let places = match previous {
+            Some(desk) => Arc::clone(&desk.places),
+            None => Arc::new(Places::new(max_in_flight, max_per_key)),
+        };
+        let mut desk = Desk {
+            policy: Policy::new(entries.iter().map(Entry::as_limit).collect()),
             limits: entries.into(),
-            policy: Policy::new(named),
             clock,
             who: Who { identity: self.identity, peer: self.peer },
-            places: Arc::new(places),
+            places,
             max_in_flight,
             per_key,
             exempt: self.exempt,
             preflights_count: self.preflights_count,
-            policy_field: (self.fields && !advertised.is_empty()).then_some(policy_field),
+            policy_field: None,
             legacy_fields: self.legacy_fields,
             observer: self.observer,
-            counters: Default::default(),
-        }))
+            counters: previous.map(|desk| Arc::clone(&desk.counters)).unwrap_or_default(),
+        };
+        let advertised = desk.advertised(|_| 0);
+        let policy_field = write_policy(&advertised)?;
+        desk.policy_field = (self.fields && !advertised.is_empty()).then_some(policy_field);
+        Ok((desk, changes))
     }
 }
 
@@ -404,36 +442,4 @@ impl fmt::Debug for RateLimitBuilder {
             .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
-}
-
-/// Buckets do not ask what time it is; windows begin with that of the wall clock.
-fn clock_for(limits: &[RequestLimit]) -> Clock {
-    let has_windows = |limit: &RequestLimit| match &limit.algorithm {
-        Ok((algorithm, _)) => matches!(algorithm.kind(), Kind::FixedWindow | Kind::SlidingWindow),
-        Err(_) => false,
-    };
-    if limits.iter().any(has_windows) { Clock::unix() } else { Clock::new() }
-}
-
-fn entry(limit: RequestLimit, clock: &Clock) -> Result<(Entry, Algorithm, Mode), RateLimitError> {
-    let name = limit.name;
-    let (algorithm, label) =
-        limit.algorithm.map_err(|source| RateLimitError::Quota { limit: name.clone(), source })?;
-    // The mode is kept here and not in the limiter, which decides about this one limit only.
-    let limiter = Limiter::builder(algorithm)
-        .capacity(limit.capacity)
-        .when_full(limit.when_full)
-        .clock(clock.clone())
-        .build()
-        .map_err(|source| RateLimitError::Limiter { limit: name.clone(), source })?;
-    let entry = Entry {
-        quoted: quoted(&name)?,
-        name: Arc::from(name),
-        label,
-        limiter,
-        by: limit.by,
-        cost: limit.cost,
-        shape: Shape::of(&algorithm, limit.shown_max),
-    };
-    Ok((entry, algorithm, limit.mode))
 }

@@ -1,6 +1,6 @@
 //! Where all clones of a layer decide: one state for all limits, and a lock for what must happen together.
 //!
-//! A single limit is decided by its [`Limiter`] alone, without this lock. With several limits or places in flight, an
+//! A single limit is decided by its limiter alone, without this lock. With several limits or places in flight, an
 //! allowed request looks at all of them and is charged in all of them under one lock, so it is charged in all or in none
 //! whatever their keys. A request that a quota refuses changes nothing and never takes the lock.
 
@@ -11,13 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
-use tidegate::clock::Clock;
-use tidegate::{Decision, Limiter, Policy, PolicyDecision};
+use tidegate::{Decision, Policy, PolicyDecision};
 
-use super::key::{Key, KeyBy, RequestHead, SHARED, Who};
+use super::key::{Key, KeyBy, RequestHead, Who};
+use super::limit::{Entry, LayerClock};
 use super::observe::{Observed, ObserverFn, Outcome};
 use super::places::{Full, Permit, Places};
-use super::shape::Shape;
 
 pub(super) type CostFn = Arc<dyn for<'a> Fn(RequestHead<'a>) -> u64 + Send + Sync>;
 pub(super) type ExemptFn = Arc<dyn for<'a> Fn(RequestHead<'a>) -> bool + Send + Sync>;
@@ -27,7 +26,7 @@ pub(super) struct Desk {
     pub(super) limits: Box<[Entry]>,
     /// The names and modes of the limits, to make one answer of theirs.
     pub(super) policy: Policy,
-    pub(super) clock: Clock,
+    pub(super) clock: LayerClock,
     pub(super) who: Who,
     pub(super) places: Arc<Places>,
     pub(super) max_in_flight: Option<NonZeroU64>,
@@ -39,20 +38,6 @@ pub(super) struct Desk {
     pub(super) legacy_fields: bool,
     pub(super) observer: Option<ObserverFn>,
     pub(super) counters: Arc<Counters>,
-}
-
-/// One limit.
-pub(super) struct Entry {
-    pub(super) name: Arc<str>,
-    /// The name as the fields have it.
-    pub(super) quoted: Box<str>,
-    /// The quota or the name of the algorithm, for people.
-    pub(super) label: Box<str>,
-    pub(super) limiter: Limiter,
-    pub(super) by: KeyBy,
-    pub(super) cost: Option<CostFn>,
-    /// What the fields say of it; `None` if it limits nothing.
-    pub(super) shape: Option<Shape>,
 }
 
 /// The limit in flight of each key.
@@ -86,6 +71,8 @@ impl Counters {
 /// What one request asks of one limit.
 pub(super) struct Ask<'a> {
     pub(super) key: Key<'a>,
+    /// Which of the limit's quotas its key has.
+    pub(super) tier: usize,
     pub(super) cost: u64,
 }
 
@@ -93,7 +80,7 @@ pub(super) struct Ask<'a> {
 pub(super) enum Decided {
     /// The only limit allows it after this wait, and these are its numbers if they are shown: most requests of most
     /// servers, so it is kept short.
-    Alone(Duration, Option<Shown>),
+    Alone(Duration, Option<Shown>, Option<Permit>),
     Verdict(Verdict),
 }
 
@@ -105,6 +92,8 @@ pub(super) struct Verdict {
     pub(super) answer: PolicyDecision,
     /// The cost in the limit that the answer speaks of.
     pub(super) cost: u64,
+    /// Which of that limit's quotas its key has.
+    pub(super) tier: usize,
     /// What each limit decided, unless all allow the request and nobody asks.
     pub(super) decisions: Vec<Decision>,
     /// Why there is no place in flight, if the limits allow the request.
@@ -117,6 +106,8 @@ pub(super) struct Verdict {
 /// The numbers of one limit after a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shown {
+    /// Which of the limit's quotas they are of.
+    pub(super) tier: usize,
     pub(super) remaining: u64,
     /// Whole seconds until there is more; `None` when nothing is missing.
     pub(super) seconds: Option<u64>,
@@ -145,14 +136,20 @@ const fn started(after: Duration) -> Outcome {
 }
 
 impl Desk {
+    /// The limit of that name.
+    pub(super) fn limit(&self, name: &str) -> Option<&Entry> {
+        self.limits.iter().find(|entry| &*entry.name == name)
+    }
+
     pub(super) fn decide(&self, head: RequestHead<'_>) -> Decided {
-        let asked = self.observer.is_some().then(|| self.clock.now_ns());
+        let asked = self.observer.is_some().then(|| self.now_ns());
         match &*self.limits {
             [entry] if !self.has_places() => self.alone(entry, &entry.ask(head), asked),
             limits => {
                 let asks: Vec<Ask<'_>> = limits.iter().map(|entry| entry.ask(head)).collect();
                 let key = self.per_key.as_ref();
-                let key = key.map(|per_key| self.places.hash(&per_key.by.of(head).unwrap_or(SHARED)));
+                let key =
+                    key.map(|per_key| self.places.hash(&per_key.by.of(head).unwrap_or(Key::everyone())));
                 self.decided(&asks, self.together(&asks, key), asked)
             }
         }
@@ -179,8 +176,16 @@ impl Desk {
         asked: Option<u64>,
     ) {
         let (Some(observer), Some(asked)) = (&self.observer, asked) else { return };
-        let took = Duration::from_nanos(self.clock.now_ns().saturating_sub(asked));
+        let took = Duration::from_nanos(self.now_ns().saturating_sub(asked));
         observer(&Observed::new(self, asks, decisions, outcome, limits, took));
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.clock.clock.now_ns()
+    }
+
+    const fn counts_in_flight(&self) -> bool {
+        self.has_places() || self.observer.is_some()
     }
 
     const fn has_places(&self) -> bool {
@@ -189,19 +194,21 @@ impl Desk {
 
     /// One limit: its limiter looks and charges in one step.
     fn alone(&self, entry: &Entry, ask: &Ask<'_>, asked: Option<u64>) -> Decided {
-        let now = self.clock.now_ns();
-        let decision = entry.limiter.check_at(&ask.key, ask.cost, now);
+        let now = self.now_ns();
+        let decision = entry.check(ask, now);
         let asks = std::slice::from_ref(ask);
         let Decision::Allowed { start_after, .. } = decision else {
             return self.decided(asks, self.verdict(asks, &[decision], now), asked);
         };
-        let shape = entry.shape.as_ref().filter(|_| self.shows());
-        let shown =
-            shape.map(|shape| shape.shown(&decision, |cost| entry.limiter.peek_at(&ask.key, cost, now)));
+        let shown = self.shows().then(|| entry.shown(ask, &decision, now));
         let outcome = started(start_after);
         self.counters.count(outcome);
         self.tell(asks, &[decision], outcome, (Some(0), None), asked);
-        Decided::Alone(start_after, shown)
+        let permit = self.counts_in_flight().then(|| {
+            self.places.lock().enter(None);
+            Permit::new(Arc::clone(&self.places), None)
+        });
+        Decided::Alone(start_after, shown, permit)
     }
 
     /// Whether responses carry fields about the limits.
@@ -211,14 +218,14 @@ impl Desk {
 
     /// Several limits, or places: all are looked at, then all are charged, or none.
     fn together(&self, asks: &[Ask<'_>], key: Option<u64>) -> Verdict {
-        let now = self.clock.now_ns();
+        let now = self.now_ns();
         let looks = self.look(asks, now);
         if !self.combine(&looks).decision.is_allowed() {
             return self.verdict(asks, &looks, now);
         }
 
         let mut running = self.places.lock();
-        let now = self.clock.now_ns();
+        let now = self.now_ns();
         let looks = self.look(asks, now);
         if !self.combine(&looks).decision.is_allowed() {
             drop(running);
@@ -230,29 +237,23 @@ impl Desk {
             return Verdict { full: Some(full), free, ..self.not_charged(asks, &looks, now) };
         }
         // Nobody else charges these limiters, so what was allowed a moment ago at the same time is allowed still.
-        let charged: Vec<Decision> = self
-            .limits
-            .iter()
-            .zip(asks)
-            .map(|(entry, ask)| entry.limiter.check_at(&ask.key, ask.cost, now))
-            .collect();
+        let charged: Vec<Decision> =
+            self.limits.iter().zip(asks).map(|(entry, ask)| entry.check(ask, now)).collect();
         if !self.combine(&charged).decision.is_allowed() {
             drop(running);
             return self.verdict(asks, &charged, now);
         }
-        running.enter(key);
+        if self.counts_in_flight() {
+            running.enter(key);
+        }
         let free = key.map(|key| running.free(key));
         drop(running);
-        let permit = self.has_places().then(|| Permit::new(Arc::clone(&self.places), key));
+        let permit = self.counts_in_flight().then(|| Permit::new(Arc::clone(&self.places), key));
         Verdict { permit, free, ..self.verdict(asks, &charged, now) }
     }
 
     fn look(&self, asks: &[Ask<'_>], now: u64) -> Vec<Decision> {
-        self.limits
-            .iter()
-            .zip(asks)
-            .map(|(entry, ask)| entry.limiter.peek_at(&ask.key, ask.cost, now))
-            .collect()
+        self.limits.iter().zip(asks).map(|(entry, ask)| entry.peek(ask, ask.cost, now)).collect()
     }
 
     fn combine(&self, decisions: &[Decision]) -> PolicyDecision {
@@ -290,13 +291,10 @@ impl Desk {
             self.limits.iter().zip(asks).zip(decisions).map(|((entry, ask), decision)| match decision {
                 Decision::Rejected { .. } => *decision,
                 Decision::Allowed { .. } if charged => *decision,
-                Decision::Allowed { .. } | Decision::Never { .. } => entry.limiter.peek_at(&ask.key, 0, now),
+                Decision::Allowed { .. } | Decision::Never { .. } => entry.peek(ask, 0, now),
             });
-        let shown = left.zip(self.limits.iter().zip(asks)).map(|(left, (entry, ask))| match &entry.shape {
-            Some(shape) => shape.shown(&left, |cost| entry.limiter.peek_at(&ask.key, cost, now)),
-            None => Shown::default(),
-        });
-        verdict.shown = shown.collect();
+        let shown = left.zip(self.limits.iter().zip(asks));
+        verdict.shown = shown.map(|(left, (entry, ask))| entry.shown(ask, &left, now)).collect();
         verdict
     }
 }
@@ -307,6 +305,7 @@ impl Verdict {
             shown: Vec::new(),
             answer,
             cost: answer.limit.map_or(0, |limit| asks[limit].cost),
+            tier: answer.limit.map_or(0, |limit| asks[limit].tier),
             decisions: Vec::new(),
             full: None,
             free: None,
@@ -315,17 +314,10 @@ impl Verdict {
     }
 }
 
-impl Entry {
-    fn ask<'a>(&self, head: RequestHead<'a>) -> Ask<'a> {
-        Ask { key: self.by.of(head).unwrap_or(SHARED), cost: self.cost.as_ref().map_or(1, |cost| cost(head)) }
-    }
-}
-
 impl fmt::Debug for Desk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = self.limits.iter().map(|entry| (&entry.name, &entry.label, &entry.by));
         f.debug_struct("Desk")
-            .field("limits", &limits.collect::<Vec<_>>())
+            .field("limits", &self.limits)
             .field("max_in_flight", &self.max_in_flight)
             .field("max_in_flight_per_key", &self.per_key.as_ref().map(|per_key| per_key.max))
             .field("counters", &self.counters)

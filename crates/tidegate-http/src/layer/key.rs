@@ -110,7 +110,19 @@ enum Repr<'a> {
     Both(Box<(Key<'a>, Key<'a>)>),
 }
 
-impl Key<'_> {
+impl<'a> Key<'a> {
+    /// The key that all requests share: that of [`KeyBy::everyone`], and of requests that have no other.
+    #[must_use]
+    pub const fn everyone() -> Self {
+        Self(Repr::Shared)
+    }
+
+    /// The key of those that are counted by two at once: see [`KeyBy::and`].
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(Repr::Both(Box::new((self, other))))
+    }
+
     /// The same key, for longer than the request lives.
     #[must_use]
     pub fn into_owned(self) -> Key<'static> {
@@ -278,10 +290,26 @@ impl KeyBy {
         Self(Source::And(Box::new((self, other))))
     }
 
+    /// Whether both find the same key in any request. Of functions that is known of clones of one only.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Source::Header(name), Source::Header(other)) => name == other,
+            (Source::Function(function), Source::Function(other)) => Arc::ptr_eq(function, other),
+            (Source::Or(these), Source::Or(others)) | (Source::And(these), Source::And(others)) => {
+                these.0.is(&others.0) && these.1.is(&others.1)
+            }
+            (Source::Everyone, Source::Everyone)
+            | (Source::Client, Source::Client)
+            | (Source::Method, Source::Method)
+            | (Source::Path, Source::Path) => true,
+            _ => false,
+        }
+    }
+
     /// The key of a request.
     pub(super) fn of<'a>(&self, head: RequestHead<'a>) -> Option<Key<'a>> {
         match &self.0 {
-            Source::Everyone => Some(SHARED),
+            Source::Everyone => Some(Key::everyone()),
             Source::Client => head.network().map(Key::from),
             Source::Header(name) => head.headers.get(name).map(|value| Key::from(value.as_bytes())),
             Source::Method => Some(head.method.as_str().into()),
@@ -289,15 +317,12 @@ impl KeyBy {
             Source::Function(function) => function(head),
             Source::Or(sources) => sources.0.of(head).or_else(|| sources.1.of(head)),
             Source::And(sources) => {
-                let part = |source: &Self| source.of(head).unwrap_or(SHARED);
-                Some(Key(Repr::Both(Box::new((part(&sources.0), part(&sources.1))))))
+                let part = |source: &Self| source.of(head).unwrap_or(Key::everyone());
+                Some(part(&sources.0).and(part(&sources.1)))
             }
         }
     }
 }
-
-/// The key of requests that have no other.
-pub(super) const SHARED: Key<'static> = Key(Repr::Shared);
 
 impl fmt::Debug for KeyBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -19,8 +19,8 @@ pub(super) struct Places {
 
 #[derive(Debug)]
 pub(super) struct Running {
-    /// Of the server as a whole; `None` is no limit.
-    all: Option<InFlight>,
+    /// Of the server as a whole.
+    all: InFlight,
     /// Of each key, by its hash: two of 100,000 keys share one with a chance of 1 in 10⁹.
     keys: HashMap<u64, InFlight>,
     max_per_key: Option<NonZeroU64>,
@@ -37,7 +37,8 @@ pub(super) enum Full {
 
 impl Places {
     pub(super) fn new(max: Option<NonZeroU64>, max_per_key: Option<NonZeroU64>) -> Self {
-        let running = Running { all: max.map(InFlight::new), keys: HashMap::new(), max_per_key };
+        let all = InFlight::new(max.unwrap_or(NonZeroU64::MAX));
+        let running = Running { all, keys: HashMap::new(), max_per_key };
         Self { running: Mutex::new(running), hasher: RandomState::new() }
     }
 
@@ -52,6 +53,13 @@ impl Places {
 }
 
 impl Running {
+    /// Other limits from now on. Who is in flight stays.
+    pub(super) fn set_max(&mut self, max: Option<NonZeroU64>, max_per_key: Option<NonZeroU64>) {
+        self.all.set_max(max.unwrap_or(NonZeroU64::MAX));
+        self.max_per_key = max_per_key;
+        self.keys.values_mut().for_each(|places| places.set_max(max_per_key.unwrap_or(NonZeroU64::MAX)));
+    }
+
     /// Whether there is a place; the key's own first, as a client that is over its own limit is not the server's trouble.
     pub(super) fn look(&self, key: Option<u64>) -> Result<(), Full> {
         if let (Some(key), Some(max)) = (key, self.max_per_key) {
@@ -60,7 +68,7 @@ impl Running {
                 return Err(Full::Key);
             }
         }
-        if self.all.as_ref().is_none_or(InFlight::has_place) { Ok(()) } else { Err(Full::Server) }
+        if self.all.has_place() { Ok(()) } else { Err(Full::Server) }
     }
 
     /// Takes the place that [`Self::look`] has found.
@@ -68,15 +76,11 @@ impl Running {
         if let (Some(key), Some(max)) = (key, self.max_per_key) {
             let _found = self.keys.entry(key).or_insert_with(|| InFlight::new(max)).try_enter();
         }
-        if let Some(all) = &mut self.all {
-            let _found = all.try_enter();
-        }
+        let _found = self.all.try_enter();
     }
 
     fn leave(&mut self, key: Option<u64>) {
-        if let Some(all) = &mut self.all {
-            all.leave();
-        }
+        self.all.leave();
         if let Some(key) = key
             && let Some(places) = self.keys.get_mut(&key)
         {
@@ -87,9 +91,9 @@ impl Running {
         }
     }
 
-    /// How many requests run that were counted; 0 when there is no limit of the whole server.
-    pub(super) fn running(&self) -> u64 {
-        self.all.as_ref().map_or(0, InFlight::running)
+    /// How many requests run that were counted.
+    pub(super) const fn running(&self) -> u64 {
+        self.all.running()
     }
 
     /// The places that a key has left.

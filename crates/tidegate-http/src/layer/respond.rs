@@ -11,8 +11,8 @@ use tidegate::{Decision, Mode};
 use super::desk::{Desk, Shown, Verdict};
 use super::places::Full;
 use crate::fields::{
-    self, RATE_LIMIT, RATE_LIMIT_POLICY, RETRY_AFTER_MS, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING,
-    X_RATE_LIMIT_RESET, push_state, whole_ms, whole_seconds,
+    self, PolicyItem, RATE_LIMIT, RATE_LIMIT_POLICY, RETRY_AFTER_MS, Unit, X_RATE_LIMIT_LIMIT,
+    X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET, push_state, whole_ms, whole_seconds, write_policy,
 };
 use crate::problem::{PROBLEM_JSON, Problem, ProblemType};
 
@@ -93,7 +93,10 @@ impl Desk {
     /// The fields for a response to a request that the only limit allows.
     pub(super) fn stamp_alone(&self, shown: Option<Shown>) -> Stamp {
         let (Some(shown), Some(entry)) = (shown, self.limits.first()) else { return Stamp::default() };
-        let fields = self.policy_field.clone().map(|policy| {
+        if entry.quota(shown.tier).shape.is_none() {
+            return Stamp::default();
+        }
+        let fields = self.policy_field(&[shown]).map(|policy| {
             // Room for two numbers of 15 digits and their keys.
             let mut state = String::with_capacity(entry.quoted.len() + 36);
             push_state(&mut state, &entry.quoted, shown.remaining, shown.seconds);
@@ -103,18 +106,39 @@ impl Desk {
         Stamp { fields, more: legacy.map(|legacy| Box::new(More { legacy: Some(legacy), shadow: None })) }
     }
 
+    /// `RateLimit-Policy`, if it is sent: as most see it, or with the quotas that the keys of this request have.
+    fn policy_field(&self, shown: &[Shown]) -> Option<HeaderValue> {
+        let usual = self.policy_field.as_ref()?;
+        if shown.iter().all(|shown| shown.tier == 0) {
+            return Some(usual.clone());
+        }
+        // The names were written once already.
+        Some(write_policy(&self.advertised(|limit| shown[limit].tier)).unwrap_or_else(|_| usual.clone()))
+    }
+
+    /// What `RateLimit-Policy` says, where `tier` tells which quota of a limit it is about.
+    pub(super) fn advertised(&self, tier: impl Fn(usize) -> usize) -> Vec<PolicyItem> {
+        let limits = self.limits.iter().enumerate();
+        let mut items: Vec<_> = limits.filter_map(|(limit, entry)| entry.policy_item(tier(limit))).collect();
+        if let Some(per_key) = &self.per_key {
+            let item = PolicyItem::new(IN_FLIGHT_PER_KEY, per_key.max.get());
+            items.push(PolicyItem { unit: Unit::ConcurrentRequests, ..item });
+        }
+        items
+    }
+
     /// The fields for a response, with the limit that binds first.
     pub(super) fn stamp(&self, verdict: &Verdict) -> Stamp {
         let binding = verdict.answer.limit.or(verdict.answer.shadow);
-        let fields = self.policy_field.clone().map(|policy| {
+        let fields = self.policy_field(&verdict.shown).map(|policy| {
             let mut state = String::with_capacity(64);
             let per_key = verdict.free.map(|free| (IN_FLIGHT_PER_KEY_QUOTED, free, None));
             let is_first = verdict.full == Some(Full::Key);
             let others = (0..self.limits.len()).filter(|limit| Some(*limit) != binding);
-            let limits = binding.into_iter().chain(others);
-            let limits = limits.filter(|limit| self.limits[*limit].shape.is_some()).map(|limit| {
-                let shown = &verdict.shown[limit];
-                (&*self.limits[limit].quoted, shown.remaining, shown.seconds)
+            let limits = binding.into_iter().chain(others).filter_map(|limit| {
+                let (entry, shown) = (&self.limits[limit], &verdict.shown[limit]);
+                entry.quota(shown.tier).shape.as_ref()?;
+                Some((&*entry.quoted, shown.remaining, shown.seconds))
             });
             let (before, after) = if is_first { (per_key, None) } else { (None, per_key) };
             for (quoted, remaining, seconds) in before.into_iter().chain(limits).chain(after) {
@@ -131,8 +155,9 @@ impl Desk {
     }
 
     fn legacy(&self, limit: usize, shown: Option<&Shown>) -> Option<[u64; 3]> {
-        let shape = self.limits.get(limit)?.shape.filter(|_| self.legacy_fields)?;
-        shown.map(|shown| [shape.capacity, shown.remaining, shown.reset_seconds])
+        let shown = shown.filter(|_| self.legacy_fields)?;
+        let shape = self.limits.get(limit)?.quota(shown.tier).shape.as_ref()?;
+        Some([shape.capacity, shown.remaining, shown.reset_seconds])
     }
 
     /// The whole response to a request that is not allowed.
@@ -185,8 +210,10 @@ impl Desk {
                 let (name, wait) = (&limit.name, decision.retry_after());
                 let ms = whole_ms(wait.unwrap_or_default());
                 let (seconds, ms) = (ms / 1000, ms % 1000);
-                let detail =
-                    format!("rejected by `{name}` ({}): retry after {seconds}.{ms:03} s", limit.label);
+                let detail = format!(
+                    "rejected by `{name}` ({}): retry after {seconds}.{ms:03} s",
+                    limit.quota(verdict.tier).label
+                );
                 let kind = ProblemType::QuotaExceeded;
                 (Rejection { kind, limit: Arc::clone(name), retry_after: wait }, detail)
             }

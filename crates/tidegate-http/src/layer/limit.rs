@@ -1,0 +1,288 @@
+//! One limit of a layer: its limiter, the quotas of its keys, and what the fields say of each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidegate::clock::Clock;
+use tidegate::{Algorithm, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Tier, WhenFull};
+
+use super::build::{RateLimitError, RequestLimit};
+use super::desk::{Ask, CostFn, Shown};
+use super::key::{Key, KeyBy, RequestHead};
+use super::shape::Shape;
+use crate::fields::{PolicyItem, Unit, quoted};
+
+/// How many different quotas a limit has room for at least, that later ones fit without a new table: 2 KiB a limit. Half
+/// as many would make a reload forget debts more often; twice as many would help few.
+const TIERS_MIN: usize = 32;
+
+/// The most different quotas of a limit: those that a limiter can tell apart.
+const TIERS_MAX: usize = 256;
+
+/// One limit.
+pub(super) struct Entry {
+    pub(super) name: Arc<str>,
+    /// The name as the fields have it.
+    pub(super) quoted: Box<str>,
+    pub(super) mode: Mode,
+    by: KeyBy,
+    cost: Option<CostFn>,
+    unit: Unit,
+    limiter: Arc<Limiter>,
+    capacity: Capacity,
+    when_full: WhenFull,
+    clock: Clock,
+    /// What that clock is ahead of the layer's.
+    ahead_ns: u64,
+    /// The quota of those that have no other, then room for others; some are not in use.
+    tiers: Vec<TierQuota>,
+    /// Whose quota is another, and which.
+    overrides: HashMap<Key<'static>, usize>,
+}
+
+/// One quota of a limit.
+#[derive(Debug, Clone)]
+pub(super) struct TierQuota {
+    tier: Tier,
+    algorithm: Algorithm,
+    /// The quota or the name of the algorithm, for people.
+    pub(super) label: Box<str>,
+    /// What the fields say of it; `None` if it limits nothing.
+    pub(super) shape: Option<Shape>,
+}
+
+/// What is to be changed in a limiter that is used already.
+pub(super) type Change = (usize, Algorithm);
+
+impl Entry {
+    /// The limit that is asked for, with the limiter of `previous` if that can be changed into it; the changes are made
+    /// by [`Self::change`].
+    pub(super) fn new(
+        limit: RequestLimit,
+        previous: Option<&Self>,
+        clock: &LayerClock,
+    ) -> Result<(Self, Vec<Change>), RateLimitError> {
+        let name = limit.name;
+        let quota = |source| RateLimitError::Quota { limit: name.clone(), source };
+        let (algorithm, label) = limit.algorithm.map_err(quota)?;
+        let first = (algorithm, label);
+        let mut wanted: Vec<(Algorithm, Box<str>)> = vec![first];
+        let mut of_key = HashMap::new();
+        for (key, quota) in limit.overrides {
+            let other = (algorithm.with_quota(quota), quota.to_string().into());
+            let index = wanted.iter().position(|(known, _)| *known == other.0).unwrap_or(wanted.len());
+            if index == wanted.len() {
+                wanted.push(other);
+            }
+            if of_key.contains_key(&key) {
+                return Err(RateLimitError::KeyTwice { limit: name, key: key.to_string().into() });
+            }
+            of_key.insert(key, index);
+        }
+        if wanted.len() > TIERS_MAX {
+            return Err(RateLimitError::TooManyQuotas { limit: name, quotas: wanted.len() });
+        }
+
+        let is_same = |old: &&Self| {
+            old.by.is(&limit.by)
+                && old.tiers[0].algorithm.kind() == algorithm.kind()
+                && (old.capacity, old.when_full) == (limit.capacity, limit.when_full)
+        };
+        let kept = previous.filter(is_same).and_then(|old| Some((old, old.places_for(&wanted)?)));
+        let places = match &kept {
+            Some((_, places)) => places.clone(),
+            None => (0..wanted.len()).collect(),
+        };
+        let (mut tiers, limiter, (clock, ahead_ns)) = match kept {
+            Some((old, _)) => {
+                (old.tiers.clone(), Arc::clone(&old.limiter), (old.clock.clone(), old.ahead_ns))
+            }
+            None => {
+                let room = wanted.len().clamp(TIERS_MIN, TIERS_MAX);
+                let all = wanted.iter().chain(std::iter::repeat(&wanted[0])).take(room);
+                let algorithms: Vec<Algorithm> = all.map(|(algorithm, _)| *algorithm).collect();
+                let (clock, ahead_ns) = clock.of(&algorithm);
+                let limiter = limiter(&name, &algorithms, limit.capacity, limit.when_full, &clock)
+                    .map_err(|source| RateLimitError::Limiter { limit: name.clone(), source })?;
+                (tiers(&limiter, algorithms), Arc::new(limiter), (clock, ahead_ns))
+            }
+        };
+        let mut changes = Vec::new();
+        for ((algorithm, label), &place) in wanted.into_iter().zip(&places) {
+            let tier = &mut tiers[place];
+            if tier.algorithm != algorithm {
+                changes.push((place, algorithm));
+            }
+            let shape = Shape::of(&algorithm, limit.shown_max);
+            *tier = TierQuota { algorithm, label, shape, ..*tier };
+        }
+        let entry = Self {
+            quoted: quoted(&name)?,
+            name: Arc::from(name),
+            mode: limit.mode,
+            by: limit.by,
+            cost: limit.cost,
+            unit: limit.unit,
+            limiter,
+            capacity: limit.capacity,
+            when_full: limit.when_full,
+            clock,
+            ahead_ns,
+            tiers,
+            overrides: of_key.into_iter().map(|(key, index)| (key, places[index])).collect(),
+        };
+        Ok((entry, changes))
+    }
+
+    /// In which tier each quota goes: the one that it has, or one that is not in use. `None` if there are too few.
+    fn places_for(&self, wanted: &[(Algorithm, Box<str>)]) -> Option<Vec<usize>> {
+        let mut free: Vec<bool> = self.tiers.iter().map(|_| true).collect();
+        free[0] = false;
+        let has = |(algorithm, _): &(Algorithm, Box<str>)| {
+            self.tiers[1..].iter().position(|tier| tier.algorithm == *algorithm).map(|index| index + 1)
+        };
+        let kept: Vec<Option<usize>> = std::iter::once(Some(0)).chain(wanted[1..].iter().map(has)).collect();
+        kept.iter().flatten().for_each(|&place| free[place] = false);
+        let used = |place: &usize| self.overrides.values().any(|tier| tier == place);
+        // A tier that nobody has first: the others' keys may come once more before all know of the change.
+        let mut order: Vec<usize> = (1..self.tiers.len()).filter(|&place| free[place]).collect();
+        order.sort_by_key(used);
+        let mut order = order.into_iter();
+        kept.into_iter().map(|place| place.or_else(|| order.next())).collect()
+    }
+
+    /// Makes the changes in the limiter, and says whether its keys have what they had: if the new quotas do not fit its
+    /// table, there is a new one, where all start anew.
+    pub(super) fn change(&mut self, changes: Vec<Change>) -> bool {
+        for (place, algorithm) in changes {
+            if self.limiter.set_algorithm(self.tiers[place].tier, 0, algorithm).is_err() {
+                let algorithms: Vec<Algorithm> = self.tiers.iter().map(|tier| tier.algorithm).collect();
+                // It differs from the old one in numbers only, so that it can be built as that could.
+                if let Ok(new) = limiter(&self.name, &algorithms, self.capacity, self.when_full, &self.clock)
+                {
+                    self.limiter = Arc::new(new);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether both count in one table.
+    pub(super) fn shares_table(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.limiter, &other.limiter)
+    }
+
+    pub(super) fn ask<'a>(&self, head: RequestHead<'a>) -> Ask<'a> {
+        let key = self.by.of(head).unwrap_or(Key::everyone());
+        let tier = self.place_of(&key);
+        Ask { key, tier, cost: self.cost.as_ref().map_or(1, |cost| cost(head)) }
+    }
+
+    /// Which quota a key has, as an index for [`Self::quota`].
+    pub(super) fn place_of(&self, key: &Key<'_>) -> usize {
+        if self.overrides.is_empty() { 0 } else { self.overrides.get(key).copied().unwrap_or(0) }
+    }
+
+    pub(super) fn quota(&self, place: usize) -> &TierQuota {
+        &self.tiers[place]
+    }
+
+    /// Decides and charges.
+    pub(super) fn check(&self, ask: &Ask<'_>, now: u64) -> Decision {
+        let tier = self.tiers[ask.tier].tier;
+        self.limiter.check_in_at(tier, &ask.key, ask.cost, now.saturating_add(self.ahead_ns))
+    }
+
+    /// Decides another cost and charges nothing.
+    pub(super) fn peek(&self, ask: &Ask<'_>, cost: u64, now: u64) -> Decision {
+        let tier = self.tiers[ask.tier].tier;
+        self.limiter.peek_in_at(tier, &ask.key, cost, now.saturating_add(self.ahead_ns))
+    }
+
+    /// The numbers to show after a decision.
+    pub(super) fn shown(&self, ask: &Ask<'_>, decision: &Decision, now: u64) -> Shown {
+        let shape = self.tiers[ask.tier].shape.as_ref();
+        let shown = shape.map(|shape| shape.shown(decision, |cost| self.peek(ask, cost, now)));
+        Shown { tier: ask.tier, ..shown.unwrap_or_default() }
+    }
+
+    pub(super) fn stats(&self) -> tidegate::Stats {
+        self.limiter.stats()
+    }
+
+    pub(super) fn as_limit(&self) -> Limit {
+        let (name, algorithm) = ((*self.name).into(), self.tiers[0].algorithm);
+        Limit { name, algorithm, mode: self.mode }
+    }
+
+    /// What `RateLimit-Policy` says of a quota.
+    pub(super) fn policy_item(&self, place: usize) -> Option<PolicyItem> {
+        let shape = self.tiers[place].shape.as_ref()?;
+        let window_seconds = std::num::NonZeroU64::new(shape.window_seconds);
+        let item = PolicyItem::new(&self.name, shape.capacity);
+        Some(PolicyItem { window_seconds, unit: self.unit.clone(), ..item })
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("name", &self.name)
+            .field("quota", &self.tiers[0].label)
+            .field("key", &self.by)
+            .field("overrides", &self.overrides.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What time it is for a layer.
+#[derive(Debug, Clone)]
+pub(super) struct LayerClock {
+    pub(super) clock: Clock,
+    /// Whether it was given, for tests for example. Then all limits have it.
+    pub(super) is_given: bool,
+}
+
+impl LayerClock {
+    pub(super) fn new(given: Option<Clock>) -> Self {
+        Self { is_given: given.is_some(), clock: given.unwrap_or_default() }
+    }
+
+    /// The clock of a limit, and what it is ahead of this one. Buckets do not ask what time it is; windows begin with that
+    /// of the wall clock.
+    fn of(&self, algorithm: &Algorithm) -> (Clock, u64) {
+        let has_windows = matches!(algorithm.kind(), Kind::FixedWindow | Kind::SlidingWindow);
+        if !has_windows || self.is_given {
+            return (self.clock.clone(), 0);
+        }
+        let unix = Clock::unix();
+        let ahead = unix.now_ns().saturating_sub(self.clock.now_ns());
+        (unix, ahead)
+    }
+}
+
+/// A limiter with a tier for each algorithm. The mode is kept in the layer and not here, where one limit is decided only.
+fn limiter(
+    name: &str,
+    algorithms: &[Algorithm],
+    capacity: Capacity,
+    when_full: WhenFull,
+    clock: &Clock,
+) -> Result<Limiter, tidegate::LimiterError> {
+    let policy = |algorithm: &Algorithm| {
+        Policy::new(vec![Limit { name: name.into(), algorithm: *algorithm, mode: Mode::Enforce }])
+    };
+    let mut builder = Limiter::builder(policy(&algorithms[0]));
+    for (index, algorithm) in algorithms.iter().enumerate().skip(1) {
+        builder = builder.tier(&index.to_string(), policy(algorithm));
+    }
+    builder.capacity(capacity).when_full(when_full).clock(clock.clone()).build()
+}
+
+fn tiers(limiter: &Limiter, algorithms: Vec<Algorithm>) -> Vec<TierQuota> {
+    let tier = |index: usize| limiter.tier(&index.to_string()).unwrap_or_default();
+    let quota =
+        |(index, algorithm)| TierQuota { tier: tier(index), algorithm, label: Box::default(), shape: None };
+    algorithms.into_iter().enumerate().map(quota).collect()
+}
