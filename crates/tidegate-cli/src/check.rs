@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 fn described(limit: &FileLimit) -> String {
-    let FileLimit { limit: named, quota, key, max_in_flight } = limit;
+    let FileLimit { limit: named, quota, key, max_in_flight, overrides } = limit;
     let (kind, window) = (named.algorithm.kind(), Duration::from_secs(1));
     let mode = match named.mode {
         Mode::Enforce => "",
@@ -73,6 +73,13 @@ fn described(limit: &FileLimit) -> String {
     if let Some(max) = max_in_flight {
         text.push_str(&format!("  at most {max} in flight\n"));
     }
+    for other in overrides {
+        let quota = match kind {
+            Kind::TokenBucket | Kind::LeakyBucket => in_words(other.quota),
+            _ => in_words(other.quota.with_burst(other.quota.count()).unwrap_or(other.quota)),
+        };
+        text.push_str(&format!("  {}: {quota}\n", other.key.join(" + ")));
+    }
     let warnings = match kind {
         Kind::TokenBucket => warnings(*quota, &quota.to_string()),
         Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog if quota.burst() != quota.count() => {
@@ -98,6 +105,9 @@ mod tests {
             key = ["client-ip", "path"]
             quota = "10/s burst 20"
             max_in_flight = 8
+            [[limit.override]]
+            key = ["10.0.0.7", "/search"]
+            quota = "100/s burst 200"
             [[limit]]
             name = "all"
             quota = "5000/hour"

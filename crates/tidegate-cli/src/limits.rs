@@ -25,6 +25,16 @@ pub(crate) struct FileLimit {
     pub(crate) key: Vec<String>,
     /// How many calls may run at once.
     pub(crate) max_in_flight: Option<NonZeroU64>,
+    /// The quotas of single keys.
+    pub(crate) overrides: Vec<Override>,
+}
+
+/// A key that has a quota of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Override {
+    /// A value for each part of the limit's key.
+    pub(crate) key: Vec<String>,
+    pub(crate) quota: Quota,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,6 +60,16 @@ struct Entry {
     queue: Option<Queue>,
     #[serde(default)]
     mode: EntryMode,
+    #[serde(default, rename = "override")]
+    overrides: Vec<OverrideEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a quota of a key such as { key = \"ann\", quota = \"100/s\" }")]
+struct OverrideEntry {
+    key: Key,
+    #[serde(deserialize_with = "quota")]
+    quota: Quota,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -223,13 +243,43 @@ impl Entry {
                 "write what the key is made of, such as `key = \"client-ip\"`, or leave `key` out",
             ));
         }
+        let overrides = overrides(self.overrides, &key)
+            .map_err(|(why, advice)| Hint::error(format!("{file}: limit `{}` {why}", self.name), advice))?;
         Ok(FileLimit {
             limit: Limit { name: self.name.into(), algorithm, mode },
             quota: self.quota,
             key,
             max_in_flight: self.max_in_flight,
+            overrides,
         })
     }
+}
+
+/// The quotas of single keys, or what is wrong with them and what to do.
+fn overrides(entries: Vec<OverrideEntry>, key: &[String]) -> Result<Vec<Override>, (String, String)> {
+    let mut overrides: Vec<Override> = Vec::new();
+    for entry in entries {
+        let values = match entry.key {
+            Key::None => Vec::new(),
+            Key::One(value) => vec![value],
+            Key::Several(values) => values,
+        };
+        if key.is_empty() {
+            let advice = "say with `key` whose limit it is, or take the override out";
+            return Err(("has an override and no key".to_owned(), advice.to_owned()));
+        }
+        if values.len() != key.len() {
+            return Err((
+                format!("has an override for {values:?}, and its key has {} parts", key.len()),
+                format!("write a value for each of {}", key.join(", ")),
+            ));
+        }
+        if overrides.iter().any(|known| known.key == values) {
+            return Err((format!("has two overrides for {}", values.join(" + ")), "take one out".to_owned()));
+        }
+        overrides.push(Override { key: values, quota: entry.quota });
+    }
+    Ok(overrides)
 }
 
 /// A token bucket whose callers may wait in line is a leaky bucket: the same arithmetic, with a start time in place of
@@ -282,7 +332,7 @@ mod tests {
             ("[[limit]]\nname = \"a\"", "f:1: `limit[0]`: missing field `quota`"),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nbusrt = 3",
-                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`",
+                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`, `override`",
             ),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nmode = \"on\"",

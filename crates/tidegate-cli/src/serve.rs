@@ -1,10 +1,10 @@
-//! `tidegate serve`: a server that does nothing but keep a limit, to try one over HTTP.
+//! `tidegate serve`: a server under limits, to try them over HTTP.
 
-mod answer;
-mod by_file;
 mod connections;
 mod impatient;
 mod key;
+mod layer;
+mod reload;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use tidegate::clock::Clock;
-use tidegate::{Algorithm, Kind, Limiter};
+use tidegate::{Kind, Limit, Mode};
 use tidegate_http::RateLimit;
+use tidegate_http::identity::{ClientIdentity, TrustedProxies};
+use tidegate_http::layer::RateLimitBuilder;
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
+use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, whole_within};
-use answer::{Counts, Desk, answer};
-use key::KeySource;
+use key::KeyWord;
+use reload::{Hangups, Reloader};
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -30,114 +32,139 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
 ///
-/// Every path and method is answered: 200 when the limit allows it, 429 with Retry-After (whole seconds) and
-/// retry-after-ms when not. A leaky bucket answers 200 later instead, while there is room in its queue. Ctrl-C or SIGTERM
+/// Every path and method is answered: 200 when the limits allow it, 429 with Retry-After (whole seconds),
+/// retry-after-ms and a problem body when not, 503 when too many requests are in flight. A leaky bucket answers 200 later
+/// instead, while there is room in its queue. Responses carry the fields RateLimit and RateLimit-Policy. Ctrl-C or SIGTERM
 /// stops it when the requests in flight are answered, in at most 10 s; a second one at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     limiter: LimiterArgs,
 
-    /// Who has a limit of their own: client-ip, header:NAME or none
+    /// Who has a limit of their own: client-ip, header:NAME, path, method or none
     ///
-    /// client-ip is the address at the other end of the connection, for IPv6 its /64 network; headers such as
-    /// X-Forwarded-For are not trusted, so behind a proxy all clients are one. With header:NAME, requests without that
-    /// header share one limit. With none, all requests do.
+    /// client-ip is the address of the client, for IPv6 its /64 network: the one at the other end of the connection, unless
+    /// that is a trusted proxy. With header:NAME, requests without that header share one limit. With none, all requests do.
     #[arg(long, value_name = "KEY", default_value = "client-ip", conflicts_with = "limits")]
-    key: KeySource,
+    key: KeyWord,
 
     /// The limits of a TOML file, all at once, instead of one limiter; see what it means with `tidegate check`
     ///
-    /// Responses carry the fields RateLimit and RateLimit-Policy, rejections a problem body. Requests do not wait, so a
-    /// limit with a `queue` cannot be served.
+    /// The file is read again when it changes and on SIGHUP. What was spent stays spent. If it is wrong, the limits stay as
+    /// they are and a warning says why.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
     limits: Option<PathBuf>,
+
+    /// Proxies whose X-Forwarded-For is believed, as addresses or networks: 10.0.0.0/8,::1
+    #[arg(long, value_name = "NETWORKS", default_value = "", hide_default_value = true)]
+    trusted_proxies: TrustedProxies,
 
     /// The address and port; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = listen)]
     listen: SocketAddr,
 
-    /// How many keys are held at one time; when there are more, the one nearest to a full bucket is forgotten
+    /// How many keys each limit holds at one time; when there are more, the one nearest to a full bucket is forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
     keys: u64,
 }
 
-/// Windows begin with the seconds, minutes and hours of the wall clock, as in a simulation of a trace. Buckets do not ask
-/// what time it is.
-fn clock(algorithm: &Algorithm) -> Clock {
-    match algorithm.kind() {
-        Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog => Clock::unix(),
-        _ => Clock::new(),
+/// Where the limits come from, and what else a layer needs: as they are said anew with each reload.
+#[derive(Debug, Clone)]
+struct Limits {
+    source: Source,
+    keys: usize,
+    trusted_proxies: TrustedProxies,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Flags(Box<FileLimit>),
+    File(PathBuf),
+}
+
+impl Limits {
+    fn new(args: &Args) -> anyhow::Result<Self> {
+        let source = match &args.limits {
+            Some(path) => Source::File(path.clone()),
+            None => Source::Flags(Box::new(limit_of_flags(args)?)),
+        };
+        Ok(Self { source, keys: usize::try_from(args.keys)?, trusted_proxies: args.trusted_proxies.clone() })
     }
+
+    /// The layer to build, and the limits it is of.
+    fn builder(&self) -> anyhow::Result<(RateLimitBuilder, Vec<FileLimit>)> {
+        let limits = match &self.source {
+            Source::Flags(limit) => vec![(**limit).clone()],
+            Source::File(path) => limits::read(path)?,
+        };
+        let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
+        // That somebody is told of decisions makes the layer count the requests in flight.
+        let builder = layer::builder(&limits, self.keys)?.identity(identity).observe(|_| {});
+        Ok((builder, limits))
+    }
+}
+
+/// The one limit of the flags, as a file would say it.
+fn limit_of_flags(args: &Args) -> anyhow::Result<FileLimit> {
+    let (algorithm, quota) = args.limiter.algorithm()?;
+    let limit = Limit { name: algorithm.kind().name().into(), algorithm, mode: Mode::Enforce };
+    let key = args.key.0.iter().map(ToString::to_string).collect();
+    Ok(FileLimit { limit, quota, key, max_in_flight: None, overrides: Vec::new() })
 }
 
 /// Runs `serve` until a signal stops it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let (served, settings) = match &args.limits {
-        Some(path) => {
-            let (layer, settings) = by_file::layer(path, usize::try_from(args.keys)?)?;
-            (Served::ByFile(layer), settings)
-        }
-        None => one_limiter(args)?,
-    };
+    let limits = Limits::new(args)?;
+    // Before it is read, so that a change after that is seen.
+    let stamp = args.limits.as_deref().and_then(reload::stamp);
+    let (builder, read) = limits.builder()?;
+    let layer = builder.build().map_err(|error| layer::cannot_build(&error))?;
+    let settings = settings(args, &layer, &read);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the threads of the server")?;
-    let result = runtime.block_on(serve(args.listen, &served, &settings));
+    let result = runtime.block_on(serve(args.listen, (limits, stamp), &layer, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
 }
 
-/// What decides.
-#[derive(Debug)]
-enum Served {
-    One(Arc<Desk>),
-    ByFile(RateLimit),
-}
-
-impl Served {
-    fn router(&self) -> Router {
-        match self {
-            Self::One(desk) => Router::new().fallback(answer).with_state(Arc::clone(desk)),
-            Self::ByFile(layer) => by_file::router(layer.clone()),
-        }
+/// What is served, in a line.
+fn settings(args: &Args, layer: &RateLimit, limits: &[FileLimit]) -> String {
+    let (file, [limit]) = (&args.limits, limits) else {
+        let names: Vec<&str> = limits.iter().map(|limit| &*limit.limit.name).collect();
+        let file = args.limits.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        return format!("limits of {file}: {}", names.join(", "));
+    };
+    if let Some(path) = file {
+        return format!("limits of {}: {}", path.display(), limit.limit.name);
     }
-
-    fn counts(&self) -> Counts {
-        match self {
-            Self::One(desk) => desk.counts(),
-            Self::ByFile(layer) => {
-                let counts = layer.counts();
-                let rejected = counts.rejected + counts.shed;
-                Counts { allowed: counts.allowed, rejected, in_flight: counts.in_flight }
-            }
-        }
-    }
-}
-
-/// The one limiter of the flags, and what it is in words.
-fn one_limiter(args: &Args) -> anyhow::Result<(Served, String)> {
-    let (algorithm, quota) = args.limiter.algorithm()?;
-    let limiter =
-        Limiter::builder(algorithm).capacity(usize::try_from(args.keys)?).clock(clock(&algorithm)).build()?;
-    let label = args.limiter.label(quota);
-    let log = if algorithm.kind() == Kind::SlidingLog {
-        format!(" and 16 bytes more for each call in the window, at most {} a key", quota.count())
+    let log = if limit.limit.algorithm.kind() == Kind::SlidingLog {
+        format!(" and 16 bytes more for each call in the window, at most {} a key", limit.quota.count())
     } else {
         String::new()
     };
-    let settings = format!(
-        "{label}, key {}, {} keys in {} KiB{log}",
+    format!(
+        "{}, key {}, {} keys in {} KiB{log}",
+        args.limiter.label(limit.quota),
         args.key,
         args.keys,
-        limiter.bytes().div_ceil(1024)
-    );
-    Ok((Served::One(Arc::new(Desk::new(limiter, label, args.key.clone()))), settings))
+        layer.bytes().div_ceil(1024)
+    )
 }
 
-async fn serve(listen: SocketAddr, served: &Served, settings: &str) -> anyhow::Result<Outcome> {
+/// What is under the limits: every path and method is answered.
+fn router(layer: &RateLimit) -> Router {
+    Router::new().fallback(async || "allowed\n").layer(layer.clone())
+}
+
+async fn serve(
+    listen: SocketAddr,
+    (limits, stamp): (Limits, reload::Stamp),
+    layer: &RateLimit,
+    settings: &str,
+) -> anyhow::Result<Outcome> {
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, &error))?;
     let address = listener.local_addr()?;
@@ -149,19 +176,25 @@ async fn serve(listen: SocketAddr, served: &Served, settings: &str) -> anyhow::R
     }
     say(&format!("listening on http://{address}\n{settings}"))?;
 
-    let connections = connections::serve(listener, served.router(), signals.next()).await;
+    if let Source::File(path) = &limits.source {
+        let hangups = Hangups::new().context("cannot wait for signals")?;
+        let path = path.clone();
+        tokio::spawn(Reloader::new(limits, path, layer.clone(), Arc::default()).run(stamp, hangups));
+    }
+    let connections = connections::serve(listener, router(layer), signals.next()).await;
     tokio::select! {
         () = connections.shutdown() => {}
         () = tokio::time::sleep(DRAIN_TIMEOUT) => {
-            let Counts { in_flight, .. } = served.counts();
+            let in_flight = layer.counts().in_flight;
             warn(&format!("{in_flight} requests were not answered in {} s", DRAIN_TIMEOUT.as_secs()));
         }
         () = signals.next() => {
-            let Counts { in_flight, .. } = served.counts();
+            let in_flight = layer.counts().in_flight;
             warn(&format!("a second signal: {in_flight} requests were not answered"));
         }
     }
-    let Counts { allowed, rejected, .. } = served.counts();
+    let counts = layer.counts();
+    let (allowed, rejected) = (counts.allowed, counts.rejected + counts.shed);
     say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
     Ok(Outcome::Fine)
 }

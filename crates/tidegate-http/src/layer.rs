@@ -213,6 +213,12 @@ impl RateLimit {
         Some(entry.peek(&ask, 0, desk.now_ns()))
     }
 
+    /// The memory of all tables in bytes; see [`Limiter::bytes`](tidegate::Limiter::bytes).
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shared.desk.load().limits.iter().map(limit::Entry::bytes).sum()
+    }
+
     /// How full the table of a limit is; `None` if there is no limit of that name. It walks the whole table.
     #[must_use]
     pub fn stats(&self, limit: &str) -> Option<tidegate::Stats> {

@@ -1,81 +1,122 @@
-//! Whose limit a request counts against.
+//! Whose limit a request counts against, in the words of a limits file and of `--key`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderName;
+use tidegate_http::KeyBy;
+use tidegate_http::identity::Network;
+use tidegate_http::layer::Key;
 
-/// Where the key of a request comes from.
+/// One thing that a key can be made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum KeySource {
-    /// The address at the other end of the connection.
+pub(crate) enum Word {
+    /// The address of the client; for IPv6 its /64 network.
     ClientIp,
+    /// The path, without the query.
+    Path,
+    /// The method.
+    Method,
     /// The value of a header.
     Header(HeaderName),
-    /// All requests have one limit.
-    None,
 }
 
-/// The key of one request. It is hashed and not kept, so a long header value costs no memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Key<'a> {
-    /// All requests, or all without the header.
-    Shared,
-    V4(Ipv4Addr),
-    /// The first 64 bits of the address: one subscriber has at least that network to itself.
-    V6Network(u64),
-    Header(&'a [u8]),
-}
+/// What `--key` says: a word, or `None` where all requests have one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyWord(pub(crate) Option<Word>);
 
-impl KeySource {
-    /// The key of a request from `peer` with `headers`. Of a header that is there several times, the first counts.
-    pub(crate) fn key<'a>(&self, peer: SocketAddr, headers: &'a HeaderMap) -> Key<'a> {
+impl Word {
+    fn key_by(&self) -> KeyBy {
         match self {
-            Self::ClientIp => Key::of_address(peer.ip()),
-            Self::Header(name) => {
-                headers.get(name).map_or(Key::Shared, |value| Key::Header(value.as_bytes()))
+            Self::ClientIp => KeyBy::client(),
+            Self::Path => KeyBy::path(),
+            Self::Method => KeyBy::method(),
+            Self::Header(name) => KeyBy::header(name.as_str()),
+        }
+    }
+
+    /// The key of requests that have this value.
+    fn key(&self, value: &str) -> Result<Key<'static>, String> {
+        match self {
+            Self::ClientIp => client(value).map(Key::from).ok_or_else(|| {
+                format!(
+                    "`{value}` is no client; write an IPv4 address, or an IPv6 address or its /64 network"
+                )
+            }),
+            Self::Path if !value.starts_with('/') => {
+                Err(format!("`{value}` is no path; a path begins with `/`"))
             }
-            Self::None => Key::Shared,
+            Self::Path | Self::Method | Self::Header(_) => Ok(Key::from(value.to_owned())),
         }
     }
 }
 
-impl Key<'_> {
-    fn of_address(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                Self::V6Network(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
-            }
-        }
-    }
+/// What the layer counts by: the words together, or everyone if there is none.
+pub(crate) fn key_by(words: &[Word]) -> KeyBy {
+    words.iter().map(Word::key_by).reduce(KeyBy::and).unwrap_or_else(KeyBy::everyone)
 }
 
-impl fmt::Display for KeySource {
+/// The key of requests that have these values, one for each word.
+pub(crate) fn key(words: &[Word], values: &[String]) -> Result<Key<'static>, String> {
+    let parts: Result<Vec<_>, _> = words.iter().zip(values).map(|(word, value)| word.key(value)).collect();
+    Ok(parts?.into_iter().reduce(Key::and).unwrap_or(Key::everyone()))
+}
+
+/// A client as the layer counts it.
+fn client(text: &str) -> Option<Network> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let usual = if address.to_canonical().is_ipv4() { 32 } else { 64 };
+    let is_usual = prefix.is_none_or(|prefix| prefix.parse() == Ok(usual));
+    is_usual.then(|| Network::of(address, usual))
+}
+
+impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClientIp => f.write_str("client-ip"),
+            Self::Path => f.write_str("path"),
+            Self::Method => f.write_str("method"),
             Self::Header(name) => write!(f, "header:{name}"),
-            Self::None => f.write_str("none"),
         }
     }
 }
 
-impl FromStr for KeySource {
+impl FromStr for Word {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "client-ip" => Ok(Self::ClientIp),
-            "none" => Ok(Self::None),
+            "path" => Ok(Self::Path),
+            "method" => Ok(Self::Method),
             _ => match text.strip_prefix("header:") {
                 Some(name) => name.parse().map(Self::Header).map_err(|_| {
                     format!("`{name}` cannot be the name of a header; write for example header:x-api-key")
                 }),
-                None => Err("unknown key; write client-ip, header:NAME or none".to_owned()),
+                None => Err("unknown key; write client-ip, header:NAME, path, method or none".to_owned()),
             },
+        }
+    }
+}
+
+impl FromStr for KeyWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(if text == "none" { None } else { Some(text.parse()?) }))
+    }
+}
+
+impl fmt::Display for KeyWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(word) => write!(f, "{word}"),
+            None => f.write_str("none"),
         }
     }
 }
@@ -84,41 +125,32 @@ impl FromStr for KeySource {
 mod tests {
     use super::*;
 
-    fn key_of(address: &str) -> Key<'static> {
-        Key::of_address(address.parse().unwrap())
-    }
-
     #[test]
-    fn addresses_of_one_subscriber_are_one_key() {
-        assert_eq!(key_of("::ffff:203.0.113.9"), key_of("203.0.113.9"));
-        assert_ne!(key_of("203.0.113.9"), key_of("203.0.113.10"));
-        assert_eq!(key_of("2001:db8:1:2:3:4:5:6"), key_of("2001:db8:1:2:ffff::1"));
-        assert_ne!(key_of("2001:db8:1:2::1"), key_of("2001:db8:1:3::1"));
-    }
-
-    #[test]
-    fn requests_without_the_header_share_a_key_that_no_value_has() {
-        let source: KeySource = "header:X-Api-Key".parse().unwrap();
-        let peer = "127.0.0.1:1".parse().unwrap();
-        let with = |value| HeaderMap::from_iter([(HeaderName::from_static("x-api-key"), value)]);
-        let (ann, bob, empty) = (
-            with(axum::http::HeaderValue::from_static("ann")),
-            with(axum::http::HeaderValue::from_static("bob")),
-            with(axum::http::HeaderValue::from_static("")),
-        );
-        assert_eq!(source.key(peer, &ann), Key::Header(b"ann"));
-        assert_ne!(source.key(peer, &ann), source.key(peer, &bob));
-        assert_eq!(source.key(peer, &HeaderMap::new()), Key::Shared);
-        assert_ne!(source.key(peer, &empty), Key::Shared);
-    }
-
-    #[test]
-    fn key_sources_are_read_as_they_are_printed() {
-        for text in ["client-ip", "none", "header:x-api-key"] {
-            assert_eq!(text.parse::<KeySource>().unwrap().to_string(), text);
+    fn words_are_read_as_they_are_printed() {
+        for text in ["client-ip", "path", "method", "header:x-api-key", "none"] {
+            assert_eq!(text.parse::<KeyWord>().unwrap().to_string(), text);
         }
         for text in ["", "ip", "header", "header:", "header:a b", "Client-IP"] {
-            assert!(text.parse::<KeySource>().is_err(), "{text}");
+            assert!(text.parse::<KeyWord>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn values_are_the_keys_of_requests_that_have_them() {
+        let one = |word: &str, value: &str| key(&[word.parse().unwrap()], &[value.to_owned()]);
+        assert_eq!(one("header:x-account", "ann").unwrap(), Key::from("ann"));
+        assert_eq!(one("client-ip", "203.0.113.9").unwrap(), one("client-ip", "::ffff:203.0.113.9").unwrap());
+        assert_eq!(
+            one("client-ip", "2001:db8:1:2::7").unwrap(),
+            one("client-ip", "2001:db8:1:2::/64").unwrap()
+        );
+        for (word, value) in
+            [("client-ip", "ann"), ("client-ip", "10.0.0.0/8"), ("client-ip", "2001:db8::/32"), ("path", "x")]
+        {
+            assert!(one(word, value).is_err(), "{word} {value}");
+        }
+        let words = ["header:x-account", "path"].map(|word| word.parse().unwrap());
+        let values = ["ann", "/search"].map(str::to_owned);
+        assert_eq!(key(&words, &values).unwrap(), Key::from("ann").and(Key::from("/search")));
     }
 }

@@ -238,6 +238,12 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
             "say it with `--service-time TIME`",
         ));
     }
+    if let Some(limit) = read.iter().find(|limit| !limit.overrides.is_empty()) {
+        return Err(Hint::error(
+            format!("limit `{}` has quotas of single keys, which are not simulated", limit.limit.name),
+            "take the overrides out of a copy of the file, or try them with `tidegate serve`",
+        ));
+    }
     let window = half_open(args.worst_window);
     let bound = bound_of_all(&read, window);
     let limits = read

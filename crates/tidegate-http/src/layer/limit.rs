@@ -207,6 +207,10 @@ impl Entry {
         Shown { tier: ask.tier, ..shown.unwrap_or_default() }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.limiter.bytes()
+    }
+
     pub(super) fn stats(&self) -> tidegate::Stats {
         self.limiter.stats()
     }

@@ -1,0 +1,6 @@
+//! `serve` as a process: asked, hammered, and told to read its limits again.
+#![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod hammer;
+mod limits;
+mod process;
