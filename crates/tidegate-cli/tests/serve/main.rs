@@ -4,3 +4,4 @@
 mod hammer;
 mod limits;
 mod process;
+mod rough;
