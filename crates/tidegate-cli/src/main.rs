@@ -37,7 +37,7 @@ enum Verb {
     Check(check::Args),
     /// Find the smallest burst for a rate, from a trace
     Fit(Box<fit::Args>),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Hammer(Box<hammer::Args>),
     Hint(Box<hint::Args>),
 }

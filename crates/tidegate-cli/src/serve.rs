@@ -5,6 +5,7 @@ mod by_file;
 mod connections;
 mod impatient;
 mod key;
+mod upstream;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -20,9 +21,10 @@ use tidegate_http::RateLimit;
 use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
-use crate::quota_args::{LimiterArgs, whole_within};
+use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
 use answer::{Counts, Desk, answer};
 use key::KeySource;
+use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -53,6 +55,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
     limits: Option<PathBuf>,
 
+    /// Pass what the limits allow on to the service at http://HOST[:PORT][/BASE]: a reverse proxy
+    ///
+    /// Bodies stream both ways; WebSockets work. Host goes on as it came; X-Forwarded-For, -Proto and -Host and Via say
+    /// where a request came from. A service that cannot be reached is answered 502, one that is slow 504.
+    #[arg(long, value_name = "URL", requires = "limits")]
+    upstream: Option<String>,
+
+    /// How long the service of --upstream may take to begin its answer, counted from the end of the request's body
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_above_zero, requires = "upstream")]
+    upstream_timeout: Duration,
+
     /// The address and port; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = listen)]
     listen: SocketAddr,
@@ -76,7 +89,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (served, settings) = match &args.limits {
         Some(path) => {
             let (layer, settings) = by_file::layer(path, usize::try_from(args.keys)?)?;
-            (Served::ByFile(layer), settings)
+            let upstream = match &args.upstream {
+                Some(url) => Some(Arc::new(Upstream::new(url, args.upstream_timeout)?)),
+                None => None,
+            };
+            (Served::ByFile(layer, upstream), settings)
         }
         None => one_limiter(args)?,
     };
@@ -94,21 +111,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 #[derive(Debug)]
 enum Served {
     One(Arc<Desk>),
-    ByFile(RateLimit),
+    ByFile(RateLimit, Option<Arc<Upstream>>),
 }
 
 impl Served {
     fn router(&self) -> Router {
         match self {
             Self::One(desk) => Router::new().fallback(answer).with_state(Arc::clone(desk)),
-            Self::ByFile(layer) => by_file::router(layer.clone()),
+            Self::ByFile(layer, upstream) => by_file::router(layer.clone(), upstream.clone()),
         }
     }
 
     fn counts(&self) -> Counts {
         match self {
             Self::One(desk) => desk.counts(),
-            Self::ByFile(layer) => {
+            Self::ByFile(layer, _) => {
                 let counts = layer.counts();
                 let rejected = counts.rejected + counts.shed;
                 Counts { allowed: counts.allowed, rejected, in_flight: counts.in_flight }

@@ -1,12 +1,16 @@
 //! A limits file over HTTP: the layer of `tidegate-http` in front of a service that answers 200.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{ConnectInfo, Request};
 use axum::http::HeaderName;
 use tidegate::Mode;
 use tidegate_http::{KeyBy, RateLimit, RequestLimit};
 
+use super::upstream::Upstream;
 use crate::fault::Hint;
 use crate::limits::{self, FileLimit};
 
@@ -42,9 +46,17 @@ pub(super) fn layer(path: &Path, keys: usize) -> anyhow::Result<(RateLimit, Stri
     Ok((layer, line))
 }
 
-/// What serves under a layer: every path and method is answered.
-pub(super) fn router(layer: RateLimit) -> Router {
-    Router::new().fallback(async || "allowed\n").layer(layer)
+/// What serves under a layer: the service behind, or else every path and method is answered.
+pub(super) fn router(layer: RateLimit, upstream: Option<Arc<Upstream>>) -> Router {
+    let router = match upstream {
+        Some(upstream) => Router::new().fallback(
+            async move |ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request| {
+                upstream.forward(request, peer).await
+            },
+        ),
+        None => Router::new().fallback(async || "allowed\n"),
+    };
+    router.layer(layer)
 }
 
 /// Whose limit a request counts against, from the words of the file.
