@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
+use std::sync::Mutex;
 
 use foldhash::quality::RandomState;
 use thiserror::Error;
@@ -9,6 +10,7 @@ use tidegate_core::algorithm::TokenBucket;
 use tidegate_core::{Algorithm, Mode, Policy, Quota};
 
 use super::flat::{self, Flat};
+use super::refund::Refunds;
 use super::sets::{self, Sets};
 use super::{Limiter, Table, Tier, WhenFull};
 use crate::clock::Clock;
@@ -223,6 +225,7 @@ impl LimiterBuilder {
             clock: self.clock.clone(),
             tiers: self.tiers.iter().map(|(name, _)| name.clone()).collect(),
             overrides: HashMap::default(),
+            refunds: Mutex::default(),
         }
     }
 
@@ -288,13 +291,15 @@ pub(super) fn set_quota(
     if limit >= limits || index >= tiers {
         return Err(LimiterError::NoLimitHere { limit, tier: index, limits, tiers });
     }
+    // No refund comes in between.
+    let mut refunds = Refunds::lock(&limiter.refunds);
     let now_ns = limiter.now_ns();
     let change = |policies: &mut [Policy]| {
         let mut limits = policies[index].limits().to_vec();
         limits[limit].algorithm = limits[limit].algorithm.with_quota(quota);
         policies[index] = Policy::new(limits);
     };
-    match &limiter.table {
+    let changed = match &limiter.table {
         Table::One(table) | Table::Many(table) => {
             let fits = table.change(now_ns, |policies| {
                 change(policies);
@@ -306,5 +311,7 @@ pub(super) fn set_quota(
             table.change(now_ns, |policies| change(policies));
             Ok(())
         }
-    }
+    };
+    refunds.changed(limiter.now_ns());
+    changed
 }
