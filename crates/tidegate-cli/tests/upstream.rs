@@ -342,6 +342,35 @@ fn a_service_that_is_not_there_is_answered_502() {
 }
 
 #[test]
+fn what_did_not_reach_the_service_costs_nothing() {
+    let address = nowhere();
+    let proxy = Proxy::start(&address, "1/hour burst 4", &[]);
+    let status = || proxy.get()[9..12].to_owned();
+    for _ in 0..10 {
+        assert_eq!(status(), "502");
+    }
+    // Three at one time, again and again: nobody is rejected for what others did not get. The refill of some
+    // milliseconds can be missing, so there is room for one more.
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..10).for_each(|_| assert_eq!(status(), "502")));
+        }
+    });
+    // Now the service is there, and all that the limit allows is left, but for that.
+    let listener = TcpListener::bind(&address).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            read_head(&mut stream);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer).unwrap();
+        }
+    });
+    let statuses: Vec<String> = (0..6).map(|_| status()).collect();
+    assert_eq!(statuses[..3], ["200", "200", "200"]);
+    assert_eq!(statuses[4..], ["429", "429"]);
+}
+
+#[test]
 fn a_request_that_got_no_answer_is_sent_again_only_if_it_is_safe() {
     let (address, heads) = service(|mut stream| {
         let first = read_head(&mut stream);

@@ -13,6 +13,9 @@
 //! One limit alone is decided without a lock. With several, or with places in flight, an allowed request holds one lock
 //! for as long as the decisions take; a request that a quota refuses does not.
 //!
+//! **Not served** is a request whose response has the mark [`NotServed`], as from a proxy whose service is down: what it was
+//! charged is taken back.
+//!
 //! **In flight** is a request from its decision until the body of its response has ended, has failed or is dropped, and so
 //! for a stream until it ends or the client goes away. If the service fails or panics, its place is free at once. What a
 //! connection does after an upgrade (101, as for a WebSocket) has no body and holds no place.
@@ -58,7 +61,7 @@ use tower_service::Service;
 
 pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
-use desk::{Decided, Desk};
+use desk::{Charges, Decided, Desk};
 pub use key::{Key, KeyBy, RequestHead};
 use places::Permit;
 use respond::{Caller, Protocol, Stamp};
@@ -112,6 +115,8 @@ pub struct Counts {
     /// Requests whose client was asked for and is not known, as the address of the peer was not found. If this is not 0,
     /// see [`KeyBy::client`].
     pub without_peer: u64,
+    /// Requests whose response was marked as [`NotServed`], which are counted as allowed as well.
+    pub not_served: u64,
     /// Requests that hold a place of [`RateLimitBuilder::max_in_flight`] now; 0 without that limit.
     pub in_flight: u64,
 }
@@ -171,6 +176,7 @@ impl RateLimit {
             shed: counters.shed.load(Ordering::Relaxed),
             shadow: counters.shadow.load(Ordering::Relaxed),
             without_peer: counters.without_peer.load(Ordering::Relaxed),
+            not_served: counters.not_served.load(Ordering::Relaxed),
             in_flight: self.desk.places.lock().running(),
         }
     }
@@ -217,22 +223,49 @@ where
         let decided = self.desk.admit(&request);
         ResponseFuture {
             state: match decided {
-                Ok((stamp, permit)) => State::Allowed { inner: self.inner.call(request), stamp, permit },
+                Ok(admitted) => {
+                    State::Allowed { inner: self.inner.call(request), admitted, desk: Arc::clone(&self.desk) }
+                }
                 Err(response) => State::Rejected { response: Some(response) },
             },
         }
     }
 }
 
+/// A mark in the extensions of a response: the request was not served at all, so it is to cost nothing. A proxy sets it when
+/// it could not reach the service behind.
+///
+/// What the request was charged is taken back in all limits, as by [`Limiter::refund`](tidegate::Limiter::refund): never more than
+/// if it had not come. The fields of the response still say what was left with it.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tidegate_http::layer::NotServed;
+///
+/// let mut response = Response::new(());
+/// *response.status_mut() = StatusCode::BAD_GATEWAY;
+/// response.extensions_mut().insert(NotServed);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotServed;
+
+/// What goes with a request that may run.
+#[derive(Debug, Default)]
+struct Admitted {
+    stamp: Stamp,
+    permit: Option<Permit>,
+    charges: Charges,
+}
+
 impl Desk {
     /// What goes with the response of a request that may run, or the whole response to one that may not.
-    fn admit<B>(&self, request: &Request<B>) -> Result<(Stamp, Option<Permit>), Box<Response<Bytes>>> {
+    fn admit<B>(&self, request: &Request<B>) -> Result<Admitted, Box<Response<Bytes>>> {
         let without_peer = Cell::new(false);
         let head = RequestHead::new(request, &self.who, &without_peer);
         if (!self.preflights_count && is_preflight(request))
             || self.exempt.as_ref().is_some_and(|exempt| exempt(head))
         {
-            return Ok((Stamp::default(), None));
+            return Ok(Admitted::default());
         }
         let decided = self.decide(head);
         let without_peer = without_peer.get();
@@ -240,10 +273,12 @@ impl Desk {
             self.counters.without_peer.fetch_add(1, Ordering::Relaxed);
         }
         match decided {
-            Decided::Alone(shown) => Ok((self.stamp_alone(shown), None)),
+            Decided::Alone(shown, charges) => {
+                Ok(Admitted { stamp: self.stamp_alone(shown), permit: None, charges })
+            }
             Decided::Verdict(mut verdict) if verdict.is_allowed() => {
-                let permit = verdict.permit.take();
-                Ok((self.stamp(&verdict), permit))
+                let (permit, charges) = (verdict.permit.take(), std::mem::take(&mut verdict.charges));
+                Ok(Admitted { stamp: self.stamp(&verdict), permit, charges })
             }
             Decided::Verdict(verdict) => {
                 let protocol = Protocol::of(request.headers(), request.method());
@@ -274,7 +309,7 @@ pin_project! {
     #[project = StateProjection]
     #[derive(Debug)]
     enum State<F> {
-        Allowed { #[pin] inner: F, stamp: Stamp, permit: Option<Permit> },
+        Allowed { #[pin] inner: F, admitted: Admitted, desk: Arc<Desk> },
         Rejected { response: Option<Box<Response<Bytes>>> },
     }
 }
@@ -288,11 +323,14 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Allowed { inner, stamp, permit } => {
+            StateProjection::Allowed { inner, admitted, desk } => {
                 let result = ready!(inner.poll(context));
                 // Taken out also if that failed: then the place is free now.
-                let (stamp, permit) = (std::mem::take(stamp), permit.take());
+                let Admitted { stamp, permit, charges } = std::mem::take(admitted);
                 let mut response = result?.map(|body| RateLimitBody::inner(body, permit));
+                if response.extensions().get::<NotServed>().is_some() {
+                    desk.not_served(charges);
+                }
                 stamp.apply(&mut response);
                 Poll::Ready(Ok(response))
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderValue;
 use tidegate::clock::Clock;
-use tidegate::{Decision, Limiter, Policy, PolicyDecision};
+use tidegate::{Decision, Limiter, Policy, PolicyDecision, Receipt};
 
 use super::key::{Key, KeyBy, RequestHead, SHARED, Who};
 use super::places::{Full, Permit, Places};
@@ -65,6 +65,7 @@ pub(super) struct Counters {
     pub(super) shed: AtomicU64,
     pub(super) shadow: AtomicU64,
     pub(super) without_peer: AtomicU64,
+    pub(super) not_served: AtomicU64,
 }
 
 /// What one request asks of one limit.
@@ -77,8 +78,19 @@ struct Ask<'a> {
 pub(super) enum Decided {
     /// The only limit allows it, and these are its numbers if they are shown: most requests of most servers, so it is
     /// kept short.
-    Alone(Option<Shown>),
+    Alone(Option<Shown>, Charges),
     Verdict(Verdict),
+}
+
+/// What a request was charged, to be taken back if nobody serves it.
+#[derive(Debug, Default)]
+pub(super) enum Charges {
+    #[default]
+    Nothing,
+    /// In the only limit.
+    Alone(Receipt),
+    /// In limits by their index.
+    Several(Vec<(usize, Receipt)>),
 }
 
 /// The answer to one request.
@@ -96,6 +108,7 @@ pub(super) struct Verdict {
     /// The places that the key has left.
     pub(super) free: Option<u64>,
     pub(super) permit: Option<Permit>,
+    pub(super) charges: Charges,
 }
 
 /// The numbers of one limit after a request.
@@ -119,7 +132,7 @@ impl Desk {
         let verdict = match &*self.limits {
             [entry] if !self.has_places() => match self.alone(entry, &entry.ask(head)) {
                 Decided::Verdict(verdict) => verdict,
-                alone @ Decided::Alone(_) => {
+                alone @ Decided::Alone(..) => {
                     self.counters.allowed.fetch_add(1, Ordering::Relaxed);
                     return alone;
                 }
@@ -155,7 +168,8 @@ impl Desk {
             let shape = entry.shape.as_ref().filter(|_| self.shows());
             let shown =
                 shape.map(|shape| shape.shown(&decision, |cost| entry.limiter.peek_at(&ask.key, cost, now)));
-            return Decided::Alone(shown);
+            let receipt = entry.limiter.receipt(&ask.key, ask.cost, now, &decision);
+            return Decided::Alone(shown, receipt.map_or(Charges::Nothing, Charges::Alone));
         }
         Decided::Verdict(self.verdict(std::slice::from_ref(ask), &[decision], now))
     }
@@ -200,7 +214,25 @@ impl Desk {
         let free = key.map(|key| running.free(key));
         drop(running);
         let permit = self.has_places().then(|| Permit::new(Arc::clone(&self.places), key));
-        Verdict { permit, free, ..self.verdict(asks, &charged, now) }
+        let receipts = self.limits.iter().zip(asks).zip(&charged).enumerate();
+        let receipts = receipts.filter_map(|(limit, ((entry, ask), decision))| {
+            Some((limit, entry.limiter.receipt(&ask.key, ask.cost, now, decision)?))
+        });
+        let charges = Charges::Several(receipts.collect());
+        Verdict { permit, free, charges, ..self.verdict(asks, &charged, now) }
+    }
+
+    /// Takes back what a request was charged that nobody has served.
+    pub(super) fn not_served(&self, charges: Charges) {
+        self.counters.not_served.fetch_add(1, Ordering::Relaxed);
+        let charges = match charges {
+            Charges::Nothing => return,
+            Charges::Alone(receipt) => vec![(0, receipt)],
+            Charges::Several(charges) => charges,
+        };
+        for (limit, receipt) in charges {
+            self.limits[limit].limiter.refund(receipt);
+        }
     }
 
     fn look(&self, asks: &[Ask<'_>], now: u64) -> Vec<Decision> {
@@ -268,6 +300,7 @@ impl Verdict {
             full: None,
             free: None,
             permit: None,
+            charges: Charges::Nothing,
         }
     }
 }

@@ -10,6 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use hyper_util::client::legacy;
+use tidegate_http::layer::NotServed;
 use tidegate_http::problem::PROBLEM_JSON;
 
 use super::body::Late;
@@ -94,6 +95,10 @@ impl Fault {
         let mut response = Response::new(Body::from(json));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+        if matches!(self, Self::Unreachable { .. }) {
+            // Then the limits take back what it was charged.
+            response.extensions_mut().insert(NotServed);
+        }
         if matches!(self, Self::Body | Self::Late(Late::Client)) {
             // The rest of the body may still come, and must not be taken for a request.
             response.headers_mut().insert(axum::http::header::CONNECTION, HeaderValue::from_static("close"));
