@@ -5,6 +5,7 @@ mod impatient;
 mod key;
 mod layer;
 mod reload;
+mod upstream;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::extract::{ConnectInfo, Request};
 use tidegate::{Kind, Limit, Mode};
 use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
@@ -22,9 +24,10 @@ use tokio::net::TcpListener;
 
 use crate::fault::{Hint, Outcome};
 use crate::limits::{self, FileLimit};
-use crate::quota_args::{LimiterArgs, whole_within};
+use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
 use key::KeyWord;
 use reload::{Hangups, Reloader};
+use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -55,6 +58,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
     limits: Option<PathBuf>,
 
+    /// Pass what the limits allow on to the service at http://HOST[:PORT][/BASE]: a reverse proxy
+    ///
+    /// Bodies stream both ways; WebSockets work. Host goes on as it came; X-Forwarded-For, -Proto and -Host and Via say
+    /// where a request came from. A service that cannot be reached is answered 502, one that is slow 504.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+
+    /// How long the service of --upstream may take to begin its answer, counted from the end of the request's body
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_above_zero, requires = "upstream")]
+    upstream_timeout: Duration,
+
     /// Proxies whose X-Forwarded-For is believed, as addresses or networks: 10.0.0.0/8,::1
     #[arg(long, value_name = "NETWORKS", default_value = "", hide_default_value = true)]
     trusted_proxies: TrustedProxies,
@@ -74,6 +88,8 @@ struct Limits {
     source: Source,
     keys: usize,
     trusted_proxies: TrustedProxies,
+    /// Whether the service behind may be down: then requests that it did not get cost nothing.
+    has_upstream: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -88,7 +104,12 @@ impl Limits {
             Some(path) => Source::File(path.clone()),
             None => Source::Flags(Box::new(limit_of_flags(args)?)),
         };
-        Ok(Self { source, keys: usize::try_from(args.keys)?, trusted_proxies: args.trusted_proxies.clone() })
+        Ok(Self {
+            source,
+            keys: usize::try_from(args.keys)?,
+            trusted_proxies: args.trusted_proxies.clone(),
+            has_upstream: args.upstream.is_some(),
+        })
     }
 
     /// The layer to build, and the limits it is of.
@@ -100,6 +121,7 @@ impl Limits {
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
         // That somebody is told of decisions makes the layer count the requests in flight.
         let builder = layer::builder(&limits, self.keys)?.identity(identity).observe(|_| {});
+        let builder = if self.has_upstream { builder.take_back_not_served() } else { builder };
         Ok((builder, limits))
     }
 }
@@ -120,11 +142,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (builder, read) = limits.builder()?;
     let layer = builder.build().map_err(|error| layer::cannot_build(&error))?;
     let settings = settings(args, &layer, &read);
+    let upstream = match &args.upstream {
+        Some(url) => Some(Arc::new(Upstream::new(url, args.upstream_timeout)?)),
+        None => None,
+    };
+    let router = router(&layer, upstream);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the threads of the server")?;
-    let result = runtime.block_on(serve(args.listen, (limits, stamp), &layer, &settings));
+    let result = runtime.block_on(serve(args.listen, (limits, stamp), (&layer, router), &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
@@ -154,18 +181,31 @@ fn settings(args: &Args, layer: &RateLimit, limits: &[FileLimit]) -> String {
     )
 }
 
-/// What is under the limits: every path and method is answered.
-fn router(layer: &RateLimit) -> Router {
-    Router::new().fallback(async || "allowed\n").layer(layer.clone())
+/// What is under the limits: the service behind, or else every path and method is answered.
+fn router(layer: &RateLimit, upstream: Option<Arc<Upstream>>) -> Router {
+    let router = match upstream {
+        Some(upstream) => Router::new().fallback(
+            async move |ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request| {
+                upstream.forward(request, peer).await
+            },
+        ),
+        None => Router::new().fallback(async || "allowed\n"),
+    };
+    router.layer(layer.clone())
 }
 
 async fn serve(
     listen: SocketAddr,
     (limits, stamp): (Limits, reload::Stamp),
-    layer: &RateLimit,
+    (layer, router): (&RateLimit, Router),
     settings: &str,
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::new()?;
+    // Before it says that it listens: whoever reads that may send one.
+    let hangups = match &limits.source {
+        Source::File(path) => Some((path.clone(), Hangups::new().context("cannot wait for signals")?)),
+        Source::Flags(_) => None,
+    };
     let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, &error))?;
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() {
@@ -176,12 +216,10 @@ async fn serve(
     }
     say(&format!("listening on http://{address}\n{settings}"))?;
 
-    if let Source::File(path) = &limits.source {
-        let hangups = Hangups::new().context("cannot wait for signals")?;
-        let path = path.clone();
+    if let Some((path, hangups)) = hangups {
         tokio::spawn(Reloader::new(limits, path, layer.clone(), Arc::default()).run(stamp, hangups));
     }
-    let connections = connections::serve(listener, router(layer), signals.next()).await;
+    let connections = connections::serve(listener, router, signals.next()).await;
     tokio::select! {
         () = connections.shutdown() => {}
         () = tokio::time::sleep(DRAIN_TIMEOUT) => {
