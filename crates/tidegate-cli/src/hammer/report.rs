@@ -226,8 +226,8 @@ fn write_obeyed(out: &mut impl Write, obeyed: &Obeyed) -> io::Result<()> {
             "obey held: {} came back when told and were allowed, at most {late} late",
             obeyed.kept
         )?;
-    } else {
-        writeln!(out, "obey not decided: nobody came back and was allowed")?;
+    } else if came_back == 0 {
+        writeln!(out, "obey not checked: nobody was rejected and came back")?;
     }
     if obeyed.undecided > 0 && obeyed.callers > 1 {
         writeln!(

@@ -9,6 +9,9 @@ const MS: u64 = 1_000_000;
 /// When a request was sent and its answer received, in milliseconds; the status; the fields in lines.
 type Row = (u64, u64, u16, &'static str);
 
+/// How often something was decided, and how often it was broken.
+type Counts = (u64, u64);
+
 fn headers(lines: &str) -> HeaderMap {
     let field = |line: &str| {
         let (name, value) = line.split_once(": ").unwrap();
@@ -33,14 +36,13 @@ fn findings_with(cost: u64, rows: &[Row], unanswered: &[(u64, u64)]) -> Findings
     log.findings(&answered, &unanswered.iter().map(request).collect::<Vec<_>>())
 }
 
-/// How often a check was decided, and how often it was broken.
-fn check(name: &str, findings: &Findings) -> (u64, u64) {
+fn check(name: &str, findings: &Findings) -> Counts {
     let (_, check) = findings.checks.iter().find(|(other, _)| *other == name).unwrap();
     assert_eq!(check.first.is_some(), check.broken > 0);
     (check.decided, check.broken)
 }
 
-fn decided(name: &str, rows: &[Row]) -> (u64, u64) {
+fn decided(name: &str, rows: &[Row]) -> Counts {
     check(name, &findings_with(1, rows, &[]))
 }
 
@@ -90,7 +92,7 @@ const BYTES: &str = "ratelimit: \"a\";r=3, \"b\";r=9|ratelimit-policy: \"b\";q=9
 
 #[test]
 fn remaining_is_false_if_fewer_can_have_been_charged() {
-    let table: &[(&str, &[Row], (u64, u64))] = &[
+    let table: &[(&str, &[Row], Counts)] = &[
         ("none in between", &[(0, 1, 200, ONE), (2, 3, 429, NONE)], (1, 1)),
         ("one in between", &[(0, 1, 200, ONE), (2, 3, 200, NONE), (4, 5, 429, NONE)], (1, 0)),
         ("two of three", &[(0, 1, 200, THREE), (2, 3, 200, ""), (4, 5, 200, ""), (6, 7, 429, NONE)], (1, 1)),
@@ -134,7 +136,7 @@ const MS_50: &str = "retry-after: 1|retry-after-ms: 50";
 
 #[test]
 fn a_wait_is_judged_by_the_next_request_alone() {
-    let table: &[(&str, &str, &[Row], (u64, u64))] = &[
+    let table: &[(&str, &str, &[Row], Counts)] = &[
         ("too short", "t", &[(0, 1, 429, T), (1001, 1002, 429, T)], (1, 1)),
         ("true", "t", &[(0, 1, 429, T), (1001, 1002, 200, "")], (1, 0)),
         ("a millisecond early", "t", &[(0, 1, 429, T), (1000, 1002, 429, T)], (0, 0)),
