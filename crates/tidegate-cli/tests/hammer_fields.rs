@@ -79,13 +79,15 @@ fn each_lie_is_found_and_the_exit_code_is_1() {
         }),
     ];
     for (name, first, answer) in table {
-        let (code, report) = report(&server(answer), SERIAL);
+        // Only who obeys surely comes back that late.
+        let args = if name == "retry_after_ms" { "--requests 8 --interval 0s --obey" } else { SERIAL };
+        let (code, report) = report(&server(answer), args);
         let check = &report["fields"]["checks"][name];
         assert_eq!(code, Some(1), "{name}: {report}");
         assert_eq!(check["held"], false, "{name}: {report}");
         let words = check["first"].as_str().unwrap();
         assert!(words.starts_with(first), "{name}: {words}");
-        let text = hammer(&server(answer), SERIAL);
+        let text = hammer(&server(answer), args);
         assert!(stdout(&text).contains(&format!("\n{name} broken: ")), "{}", stdout(&text));
     }
 }
@@ -217,9 +219,9 @@ fn serve_is_true_to_its_fields() {
             let with_fields = report["fields"]["answers"].as_u64();
             assert_eq!(with_fields, report["requests"].as_u64(), "{name} {args}");
         }
-        let honest = Honest::start(name, limits);
-        let text = stdout(&hammer(&honest.url, "--requests 14 --interval 0s --obey"));
-        assert!(text.contains("\nobey held: "), "{text}");
-        assert!(text.contains("\nfields held: on 14 answers; "), "{text}");
     }
+    let honest = Honest::start("text", "[[limit]]\nname = \"a\"\nquota = \"5/s burst 7\"\n");
+    let text = stdout(&hammer(&honest.url, "--requests 14 --interval 0s --obey"));
+    assert!(text.contains("\nobey held: "), "{text}");
+    assert!(text.contains("\nfields held: on 14 answers; "), "{text}");
 }
