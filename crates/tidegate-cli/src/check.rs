@@ -71,7 +71,8 @@ fn described(limit: &FileLimit) -> String {
         text.push_str(&format!("  up to {} may wait\n", fresh.saturating_sub(quota.burst())));
     }
     if let Some(max) = max_in_flight {
-        let those = if kind == Kind::LeakyBucket { "; in `serve` those that wait are among them" } else { "" };
+        let those =
+            if kind == Kind::LeakyBucket { "; in `serve` those that wait are among them" } else { "" };
         text.push_str(&format!("  at most {max} in flight{those}\n"));
     }
     for other in overrides {
