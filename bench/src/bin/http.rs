@@ -143,7 +143,9 @@ fn ask(cli: &Cli, peer: &str, limit: &str) -> Result<Load> {
     }
     let mut server = Server(command.stdout(Stdio::piped()).spawn().context("taskset cannot be run")?);
     let mut line = String::new();
-    BufReader::new(server.0.stdout.take().context("no stdout")?).read_line(&mut line)?;
+    // Kept until the end, as a server that cannot say that it listens stops.
+    let mut stdout = BufReader::new(server.0.stdout.take().context("no stdout")?);
+    stdout.read_line(&mut line)?;
     let url = line.trim().trim_start_matches("listening on ").to_owned() + "/";
     let (seconds, connections) = (format!("{}s", cli.seconds), cli.connections.to_string());
     // A second that is not counted: connections open, pages are touched.
