@@ -1,5 +1,7 @@
 //! What the examples print, and do when they are asked.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -15,9 +17,15 @@ impl Drop for Running {
 }
 
 #[test]
-fn example_axum_allows_three_and_tells_the_others_how_long() {
+fn servers_allow_three_and_tell_the_others_how_long() {
+    for example in ["axum", "hyper"] {
+        allows_three(example);
+    }
+}
+
+fn allows_three(example: &str) {
     let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples").join("axum");
+    let path = tests.parent().unwrap().parent().unwrap().join("examples").join(example);
     let mut server = Command::new(&path);
     let server = server.stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
         panic!("{}: {error}; build it with `cargo build -p tidegate-http --examples`", path.display())
