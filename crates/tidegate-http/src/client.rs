@@ -11,8 +11,9 @@
 //! [`Pace`] is a tower [`Layer`](tower_layer::Layer), and with the feature `reqwest` also a middleware of a reqwest client.
 //! All that share its [`Gate`] share one budget.
 //!
-//! **Every attempt** takes its turn in the gate and pays its cost; a retry passes nobody and never exceeds the quota. So
-//! there is no budget of retries beside it.
+//! **Every attempt** takes its turn in the gate and pays its cost, so retries never exceed the quota, and there is no budget of
+//! retries beside it. A call that was sent before goes before those that were not (it has priority 1 in the gate, and they 0),
+//! so that it is not overtaken by all who came since.
 //!
 //! **A place in flight** is held until the body of the answer has ended, has failed or is dropped. Before a backoff it is
 //! free.

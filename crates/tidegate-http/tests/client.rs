@@ -197,6 +197,27 @@ async fn every_attempt_is_paced_and_pays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retry_is_not_overtaken_by_those_who_came_since() {
+    let stage = Stage::new(|_| Gate::builder("10/s burst 1".parse().unwrap()));
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&order);
+    let server = service_fn(move |request: Request<String>| {
+        let mut log = log.lock().unwrap();
+        log.push(request.uri().path().to_owned());
+        let first = log.len() == 1;
+        async move { if first { answer(429, &[("retry-after-ms", "250")], "") } else { answer(200, &[], "") } }
+    });
+    let pace = stage.pace().build();
+    for path in ["/a", "/b", "/c", "/d"] {
+        let request = Request::get(path).body(String::new()).unwrap();
+        tokio::spawn(pace.layer(server.clone()).oneshot(request));
+        stage.pass(10).await;
+    }
+    stage.pass(1000).await;
+    assert_eq!(*order.lock().unwrap(), ["/a", "/a", "/b", "/c", "/d"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn retry_after_zero_is_obeyed_once_and_then_backed_off() {
     let stage = Stage::new(|gate| gate).answers((0..4).map(|_| answer(429, &[("retry-after", "0")], "")));
     let verdicts = Arc::new(Mutex::new(Vec::new()));
@@ -227,10 +248,10 @@ async fn a_hint_past_the_deadline_gives_the_answer_at_once_and_says_why() {
     let response = stage.call(&pace, get()).await.unwrap().unwrap();
     assert_eq!(response.status(), 429);
     let why = report(&response).stopped.as_ref().unwrap().to_string();
-    assert!(why.starts_with("the server said to wait 12"), "{why}");
+    assert!(why.starts_with("the next attempt would be in 12"), "{why}");
     assert!(
         why.ends_with(
-            "s (`retry-after: 120`), and the deadline is in 60s; call again later or allow a later deadline"
+            "s, as the server said (`retry-after: 120`), and the deadline is in 60s; call again later or allow a later deadline"
         ),
         "{why}"
     );

@@ -143,7 +143,7 @@ impl Shared {
         let mut last = None;
         loop {
             let waiting = Instant::now();
-            let acquired = self.acquire(wish.cost, wish.left(started)).await;
+            let acquired = self.turn(wish, started, report.attempts > 0).await;
             report.waited += waiting.elapsed();
             let permit = match acquired {
                 Ok(permit) => Unsent(Some(permit)),
@@ -209,9 +209,13 @@ impl Shared {
         }
     }
 
-    async fn acquire(&self, cost: Cost, within: Duration) -> Result<Permit, Refused> {
+    /// Waits for a turn. A call that was sent before goes before those that were not: it has waited its turn once, and
+    /// would otherwise be overtaken by all who came since.
+    async fn turn(&self, wish: Wish, started: Instant, was_sent: bool) -> Result<Permit, Refused> {
+        let Wish { cost, deadline, .. } = wish;
         let call = self.gate.call(cost.of(0)).also(cost.of(1)).also(cost.of(2)).also(cost.of(3));
-        call.within(within).acquire().await
+        let within = if was_sent { wish.left(started) } else { deadline };
+        call.priority(u8::from(was_sent)).within(within).acquire().await
     }
 
     fn refused<Q, X: Exchange<Q>>(

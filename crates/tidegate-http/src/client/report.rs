@@ -72,7 +72,9 @@ pub enum Stopped {
 
 fn who(wait: Duration, signal: Option<&Signal>) -> String {
     match signal {
-        Some(signal) => format!("the server said to wait {wait:?} ({})", Shown(signal)),
+        Some(signal) => {
+            format!("the next attempt would be in {wait:?}, as the server said ({})", Shown(signal))
+        }
         None => format!("the next attempt would be in {wait:?}"),
     }
 }
@@ -220,8 +222,8 @@ mod tests {
         let texts = [
             (
                 deadline(Some(signal("retry-after", "30", Source::Header))).to_string(),
-                "the server said to wait 30s (`retry-after: 30`), and the deadline is in 1.5s; call again later or allow a \
-                 later deadline",
+                "the next attempt would be in 30s, as the server said (`retry-after: 30`), and the deadline is in 1.5s; \
+                 call again later or allow a later deadline",
             ),
             (
                 deadline(None).to_string(),
