@@ -2,7 +2,7 @@
 //!
 //! - [`RateLimit`]: a tower layer that limits the requests of a server; see [`layer`].
 //! - [`identity`]: who the client is, behind proxies too.
-//! - [`client`]: a tower layer, and a middleware of reqwest, for the calls that a program makes. (Feature `client`.)
+//! - `client`, with the feature of that name: a tower layer and a middleware of reqwest, for the calls that a program makes.
 //! - [`fields`]: the response fields `RateLimit` and `RateLimit-Policy`, written and read.
 //! - [`problem`]: the bodies of rejections.
 //! - [`hint`]: what a server says about waiting.
@@ -10,8 +10,8 @@
 //! # Features
 //!
 //! - `axum`: the address of the peer is found where axum keeps it, in its `ConnectInfo<SocketAddr>`.
-//! - `client`: the module [`client`]. Its timers are those of tokio.
-//! - `reqwest`: [`client::Pace`] is a middleware of reqwest-middleware, too. It implies `client`.
+//! - `client`: the module `client`. Its timers are those of tokio.
+//! - `reqwest`: `client::Pace` is a middleware of reqwest-middleware, too. It implies `client`.
 
 mod base64;
 #[cfg(feature = "client")]
