@@ -56,7 +56,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
 
     // The gate is closed for all now, and a call that cannot wait as long is not even sent.
-    let error = client.get(&server).send().await.unwrap_err().to_string();
-    println!("{}", error.split(';').next().unwrap_or_default());
+    if let Err(error) = client.get(&server).send().await {
+        println!("{}", error.to_string().split(';').next().unwrap_or_default());
+    }
     Ok(())
 }

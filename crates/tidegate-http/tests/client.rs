@@ -205,7 +205,14 @@ async fn a_retry_is_not_overtaken_by_those_who_came_since() {
         let mut log = log.lock().unwrap();
         log.push(request.uri().path().to_owned());
         let first = log.len() == 1;
-        async move { if first { answer(429, &[("retry-after-ms", "250")], "") } else { answer(200, &[], "") } }
+        async move {
+            if first {
+                // The others are in the line by then.
+                tokio::time::sleep(Duration::from_millis(60)).await;
+                return answer(429, &[("retry-after-ms", "250")], "");
+            }
+            answer(200, &[], "")
+        }
     });
     let pace = stage.pace().build();
     for path in ["/a", "/b", "/c", "/d"] {
@@ -271,6 +278,13 @@ async fn a_hint_past_the_deadline_gives_the_answer_at_once_and_says_why() {
     let patient = stage.call(&pace, patient);
     stage.pass(130_000).await;
     assert_eq!(patient.await.unwrap().unwrap().status(), 200);
+
+    // What was told is over: who is refused now is not refused because of it.
+    let mut dear = get();
+    dear.extensions_mut().insert(CallOptions::new().cost(100).deadline(Duration::ZERO));
+    let _charged = stage.gate.try_acquire(50).unwrap();
+    let error = stage.call(&pace, dear).await.unwrap().unwrap_err().to_string();
+    assert!(error.starts_with("the call was not sent: not granted within 0ns"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

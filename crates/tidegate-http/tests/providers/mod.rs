@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 /// Who is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Provider {
+pub(crate) enum Provider {
     /// 429 with `retry-after-ms` beside its ceiling; before that, a success that says that nothing is left.
     OpenAi,
     /// 429 with `retry-after` in seconds and counters with RFC 3339 resets.
@@ -26,19 +26,19 @@ pub enum Provider {
 }
 
 impl Provider {
-    pub const ALL: [Self; 5] = [Self::OpenAi, Self::Anthropic, Self::GitHub, Self::Shopify, Self::Slack];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::OpenAi, Self::Anthropic, Self::GitHub, Self::Shopify, Self::Slack];
 
     /// What is allowed before it refuses.
-    pub const ALLOWED: usize = 3;
+    pub(crate) const ALLOWED: usize = 3;
 }
 
 /// A request that came.
 #[derive(Debug, Clone, Copy)]
-pub struct Arrival {
-    pub at: Instant,
-    /// Whether it came while a hint said not to.
-    pub is_early: bool,
-    pub is_refused: bool,
+pub(crate) struct Arrival {
+    /// How long before the end of what a hint had told; 0 if it came after that.
+    pub(crate) early_by: Duration,
+    pub(crate) is_refused: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,30 +50,31 @@ struct Played {
 
 /// A provider that is played until the test ends.
 #[derive(Debug, Clone)]
-pub struct Playing {
+pub(crate) struct Playing {
     provider: Provider,
     played: Arc<Mutex<Played>>,
 }
 
 impl Playing {
     /// Starts to play on a free port.
-    pub async fn start(provider: Provider) -> (Self, SocketAddr) {
+    pub(crate) async fn start(provider: Provider) -> (Self, SocketAddr) {
         let playing = Self { provider, played: Arc::default() };
         let app = Router::new().fallback(async |State(playing): State<Self>| playing.answer());
         let address = serve(app.with_state(playing.clone())).await;
         (playing, address)
     }
 
-    pub fn log(&self) -> Vec<Arrival> {
+    pub(crate) fn log(&self) -> Vec<Arrival> {
         self.played.lock().unwrap().log.clone()
     }
 
     fn answer(&self) -> impl IntoResponse + use<> {
         let mut played = self.played.lock().unwrap();
         let at = Instant::now();
-        let is_early = played.closed_until.is_some_and(|until| at < until);
-        let is_refused = is_early || played.allowed == Provider::ALLOWED;
-        played.log.push(Arrival { at, is_early, is_refused });
+        let early_by =
+            played.closed_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(at));
+        let is_refused = !early_by.is_zero() || played.allowed == Provider::ALLOWED;
+        played.log.push(Arrival { early_by, is_refused });
         if is_refused {
             let (refusal, wait) = self.refusal();
             (played.allowed, played.closed_until) = (0, Some(at + wait));
@@ -141,7 +142,7 @@ impl Playing {
 }
 
 /// Serves an app on a free port until the test ends.
-pub async fn serve(app: Router) -> SocketAddr {
+pub(crate) async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
