@@ -20,8 +20,9 @@
 //!
 //! **Every answer** is read for what it tells (see [`hint`](crate::hint)), successes too, and closes the gate for all: those
 //! that wait go on waiting, and those that cannot wait as long are refused at once. The closing is up to a tenth and at most
-//! ten seconds longer than what was told, so that many processes do not come back together; never shorter. What a redirect
-//! or a 202 instructs is about that one thing and closes nothing.
+//! ten seconds longer than what was told, so that many processes do not come back together; never shorter, but for
+//! what is above [`CEILING`](crate::hint::CEILING). What a redirect or a 202 instructs is about that one thing and closes
+//! nothing.
 //!
 //! **Bodies** are read ahead only if they are JSON, not encoded, at most [`BODY_MAX`](crate::hint::BODY_MAX) long, and those
 //! of errors; with [`PaceBuilder::read_successes`] those of successes as well, which GraphQL needs. A body that does not come
