@@ -2,6 +2,7 @@
 //!
 //! - [`RateLimit`]: a tower layer that limits the requests of a server; see [`layer`].
 //! - [`identity`]: who the client is, behind proxies too.
+//! - [`client`]: a tower layer and a middleware of reqwest, for the calls that a program makes.
 //! - [`fields`]: the response fields `RateLimit` and `RateLimit-Policy`, written and read.
 //! - [`problem`]: the bodies of rejections.
 //! - [`hint`]: what a server says about waiting.
@@ -9,8 +10,10 @@
 //! # Features
 //!
 //! - `axum`: the address of the peer is found where axum keeps it, in its `ConnectInfo<SocketAddr>`.
+//! - `reqwest`: [`client::Pace`] is a middleware of reqwest-middleware, too.
 
 mod base64;
+pub mod client;
 pub mod fields;
 pub mod hint;
 pub mod identity;
@@ -20,6 +23,6 @@ pub mod problem;
 pub use layer::{KeyBy, RateLimit, RateLimitError, RequestLimit};
 
 /// The examples of the README, so that they are compiled and run.
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, feature = "axum", feature = "reqwest"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -62,3 +62,21 @@ after a shorter hint: false
 ";
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
+
+#[test]
+fn example_client_obeys_and_gives_up() {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples/client");
+    let output = Command::new(&path).output().unwrap_or_else(|error| {
+        panic!("{}: {error}; build it with `cargo build -p tidegate-http --examples`", path.display())
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let expected = "\
+200 OK after 2 attempts
+waited as told: true
+hello
+429 Too Many Requests after 1 attempt, given up: true
+the call was not sent: an answer 429 said to wait 3600s (`retry-after: 3600`)
+";
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}

@@ -201,7 +201,7 @@ impl RequestLimit {
     }
 
     /// How many keys it has room for, 65,536 when it is not said: those that have spent something lately. See
-    /// [`Limiter::new`] for the memory.
+    /// [`Limiter::new`](tidegate::Limiter::new) for the memory.
     #[must_use]
     pub fn capacity(self, capacity: impl Into<Capacity>) -> Self {
         Self { capacity: capacity.into(), ..self }
