@@ -1,9 +1,11 @@
 //! `tidegate serve`: a server under limits, to try them over HTTP.
 
+mod admin;
 mod connections;
 mod impatient;
 mod key;
 mod layer;
+mod log;
 mod reload;
 
 use std::io::{self, Write as _};
@@ -19,12 +21,15 @@ use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
 use tidegate_http::layer::RateLimitBuilder;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use crate::fault::{Hint, Outcome};
 use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, whole_within};
+use admin::{Board, Shown};
 use key::KeyWord;
-use reload::{Hangups, Reloader};
+use log::warn;
+use reload::{Hangups, Reloader, Reloads};
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -66,6 +71,21 @@ pub(crate) struct Args {
     /// How many keys each limit holds at one time; when there are more, the one nearest to a full bucket is forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
     keys: u64,
+
+    /// Also serve the live page, its JSON, /metrics, /healthz and /readyz at this address [default: none of it]
+    ///
+    /// It has no password and shows the keys that ask most, so keep it on this machine, 127.0.0.1:9090 for example, or on a
+    /// network of its own.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen, help_heading = "Watching")]
+    admin: Option<SocketAddr>,
+
+    /// Log start, reloads, drain and stop on stderr as `text`, or as `json` with an object a line [default: only warnings]
+    #[arg(long, value_name = "FORMAT", help_heading = "Watching")]
+    log: Option<log::Format>,
+
+    /// How much the log tells; debug tells of each refused request, with its key
+    #[arg(long, value_name = "LEVEL", default_value = "info", requires = "log", help_heading = "Watching")]
+    log_level: log::Verbosity,
 }
 
 /// Where the limits come from, and what else a layer needs: as they are said anew with each reload.
@@ -74,6 +94,17 @@ struct Limits {
     source: Source,
     keys: usize,
     trusted_proxies: TrustedProxies,
+    /// Who is told of decisions, for the admin address.
+    board: Option<Arc<Board>>,
+}
+
+/// A layer to build, and what of.
+#[derive(Debug)]
+struct Built {
+    builder: RateLimitBuilder,
+    limits: Vec<FileLimit>,
+    /// What the admin address shows once they are in force.
+    shown: Option<Arc<[Shown]>>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,24 +114,41 @@ enum Source {
 }
 
 impl Limits {
-    fn new(args: &Args) -> anyhow::Result<Self> {
+    fn new(args: &Args, board: Option<Arc<Board>>) -> anyhow::Result<Self> {
         let source = match &args.limits {
             Some(path) => Source::File(path.clone()),
             None => Source::Flags(Box::new(limit_of_flags(args)?)),
         };
-        Ok(Self { source, keys: usize::try_from(args.keys)?, trusted_proxies: args.trusted_proxies.clone() })
+        let trusted_proxies = args.trusted_proxies.clone();
+        Ok(Self { source, keys: usize::try_from(args.keys)?, trusted_proxies, board })
     }
 
     /// The layer to build, and the limits it is of.
-    fn builder(&self) -> anyhow::Result<(RateLimitBuilder, Vec<FileLimit>)> {
+    fn builder(&self) -> anyhow::Result<Built> {
         let limits = match &self.source {
             Source::Flags(limit) => vec![(**limit).clone()],
             Source::File(path) => limits::read(path)?,
         };
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
-        // That somebody is told of decisions makes the layer count the requests in flight.
-        let builder = layer::builder(&limits, self.keys)?.identity(identity).observe(|_| {});
-        Ok((builder, limits))
+        let builder = layer::builder(&limits, self.keys)?.identity(identity);
+        let Some(board) = &self.board else {
+            // That somebody is told of decisions makes the layer count the requests in flight.
+            return Ok(Built { builder: builder.observe(log::decision), limits, shown: None });
+        };
+        let shown = board.prepare(&limits, layer::overrides);
+        let count = board.observer(&shown);
+        let builder = builder.observe(move |seen| {
+            count(seen);
+            log::decision(seen);
+        });
+        Ok(Built { builder, limits, shown: Some(shown) })
+    }
+
+    /// These limits are in force now.
+    fn show(&self, shown: Option<Arc<[Shown]>>) {
+        if let (Some(board), Some(shown)) = (&self.board, shown) {
+            board.show(shown);
+        }
     }
 }
 
@@ -114,17 +162,24 @@ fn limit_of_flags(args: &Args) -> anyhow::Result<FileLimit> {
 
 /// Runs `serve` until a signal stops it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let limits = Limits::new(args)?;
+    log::begin(args.log, args.log_level);
+    let reloads = Arc::new(Reloads::default());
+    let board = args.admin.map(|_| Arc::new(Board::new(Arc::clone(&reloads))));
+    let limits = Limits::new(args, board.clone())?;
     // Before it is read, so that a change after that is seen.
     let stamp = args.limits.as_deref().and_then(reload::stamp);
-    let (builder, read) = limits.builder()?;
+    let Built { builder, limits: read, shown } = limits.builder()?;
     let layer = builder.build().map_err(|error| layer::cannot_build(&error))?;
+    limits.show(shown);
+    if let Some(board) = &board {
+        board.decides(&layer);
+    }
     let settings = settings(args, &layer, &read);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the threads of the server")?;
-    let result = runtime.block_on(serve(args.listen, (limits, stamp), &layer, &settings));
+    let result = runtime.block_on(serve(args, (limits, stamp), &layer, reloads, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
@@ -160,28 +215,38 @@ fn router(layer: &RateLimit) -> Router {
 }
 
 async fn serve(
-    listen: SocketAddr,
+    args: &Args,
     (limits, stamp): (Limits, reload::Stamp),
     layer: &RateLimit,
+    reloads: Arc<Reloads>,
     settings: &str,
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::new()?;
-    let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, &error))?;
-    let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        warn(&format!(
-            "{address} lets other machines in; use --listen 127.0.0.1:{} to keep them out",
-            address.port()
-        ));
-    }
+    let (listener, address) = bind("--listen", args.listen, "").await?;
+    let board = limits.board.clone();
+    let admin = match (&board, args.admin) {
+        (Some(board), Some(at)) => {
+            let (listener, at) = bind("--admin", at, " to the admin address").await?;
+            Some((at, serve_admin(listener, admin::router(Arc::clone(board), address, at), board)))
+        }
+        _ => None,
+    };
     say(&format!("listening on http://{address}\n{settings}"))?;
+    if let Some((at, _)) = &admin {
+        say(&format!("admin on http://{at}"))?;
+    }
+    tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
 
     if let Source::File(path) = &limits.source {
         let hangups = Hangups::new().context("cannot wait for signals")?;
         let path = path.clone();
-        tokio::spawn(Reloader::new(limits, path, layer.clone(), Arc::default()).run(stamp, hangups));
+        tokio::spawn(Reloader::new(limits, path, layer.clone(), reloads).run(stamp, hangups));
     }
     let connections = connections::serve(listener, router(layer), signals.next()).await;
+    if let Some(board) = &board {
+        board.drain();
+    }
+    tracing::info!(in_flight = layer.counts().in_flight, "draining");
     tokio::select! {
         () = connections.shutdown() => {}
         () = tokio::time::sleep(DRAIN_TIMEOUT) => {
@@ -195,24 +260,51 @@ async fn serve(
     }
     let counts = layer.counts();
     let (allowed, rejected) = (counts.allowed, counts.rejected + counts.shed);
+    tracing::info!(requests = allowed + rejected, allowed, rejected, "stopped");
     say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
     Ok(Outcome::Fine)
 }
 
-fn cannot_listen(listen: SocketAddr, error: &io::Error) -> anyhow::Error {
+/// Takes an address, which a flag says, and warns if it is one for other machines too.
+async fn bind(flag: &str, address: SocketAddr, what: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(flag, address, &error))?;
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() {
+        warn(&format!(
+            "{address} lets other machines in{what}; use {flag} 127.0.0.1:{} to keep them out",
+            address.port()
+        ));
+    }
+    Ok((listener, address))
+}
+
+/// Serves the admin address until the server ends, also while it drains.
+fn serve_admin(listener: TcpListener, router: Router, board: &Arc<Board>) -> JoinHandle<()> {
+    let board = Arc::clone(board);
+    tokio::spawn(async move {
+        let time = admin::keep_time(board);
+        let pages = connections::serve(listener, router, std::future::pending());
+        tokio::select! {
+            () = time => {}
+            _ = pages => {}
+        }
+    })
+}
+
+fn cannot_listen(flag: &str, listen: SocketAddr, error: &io::Error) -> anyhow::Error {
     let (why, hint) = match error.kind() {
         io::ErrorKind::AddrInUse => (
             "the port is in use".to_owned(),
-            "stop the other program, or give --listen another port; port 0 takes a free one".to_owned(),
+            format!("stop the other program, or give {flag} another port; port 0 takes a free one"),
         ),
         io::ErrorKind::PermissionDenied => {
             ("not permitted".to_owned(), "ports below 1024 need a privilege; use for example 8080".to_owned())
         }
         io::ErrorKind::AddrNotAvailable => (
             "this machine has no such address".to_owned(),
-            format!("use for example --listen 127.0.0.1:{}", listen.port()),
+            format!("use for example {flag} 127.0.0.1:{}", listen.port()),
         ),
-        _ => (error.to_string(), "give --listen another address or port".to_owned()),
+        _ => (error.to_string(), format!("give {flag} another address or port")),
     };
     Hint::error(format!("cannot listen on {listen}: {why}"), hint)
 }
@@ -237,11 +329,6 @@ fn say(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
-}
-
-/// A diagnostic that cannot be written is no reason to stop serving.
-fn warn(text: &str) {
-    let _ = writeln!(io::stderr(), "warning: {text}");
 }
 
 /// The signals that ask for an end: Ctrl-C, and SIGTERM where there is one.
