@@ -72,7 +72,9 @@ pub(crate) fn described(limit: &FileLimit) -> String {
         text.push_str(&format!("  up to {} may wait\n", fresh.saturating_sub(quota.burst())));
     }
     if let Some(max) = max_in_flight {
-        text.push_str(&format!("  at most {max} in flight\n"));
+        let those =
+            if kind == Kind::LeakyBucket { "; in `serve` those that wait are among them" } else { "" };
+        text.push_str(&format!("  at most {max} in flight{those}\n"));
     }
     for other in overrides {
         let quota = match kind {
@@ -121,6 +123,7 @@ mod tests {
             name = "line"
             quota = "2/s burst 1"
             queue = { max = 50, max_wait = "10s" }
+            max_in_flight = 60
         "#;
         let limits = limits::parse("limits.toml", text).unwrap();
         let described: Vec<String> = limits.iter().map(described).collect();

@@ -1,6 +1,8 @@
 //! `tidegate hammer`: sends requests at an even pace and says whether the server kept its limit.
 
+mod fields;
 mod gather;
+mod obey;
 mod pace;
 mod report;
 mod retry;
@@ -17,6 +19,7 @@ use tidegate::Quota;
 use crate::fault::{Hint, Outcome};
 use crate::quota_args::{QuotaArgs, parse_rate, time, time_above_zero, whole_within};
 use gather::{Gathered, Plan, gather};
+use obey::obey;
 use pace::Pace;
 use report::{Report, ms};
 use retry::Retry;
@@ -29,7 +32,11 @@ const DEFAULT_REQUESTS: u64 = 40;
 /// The distance of two requests when neither `--interval` nor `--rate` gives one.
 const DEFAULT_INTERVAL: Duration = Duration::from_millis(15);
 
-/// The most requests of a run. Each answer is kept until the verdict, in 24 bytes.
+/// Requests in flight when --concurrency does not say how many. Twice as many come near the open files of one process.
+const DEFAULT_CONCURRENCY: u64 = 500;
+
+/// The most requests of a run. Each answer is kept until the verdict, in 24 bytes, 12 for each limit that it shows and one
+/// more, and 28 if it is a rejection.
 const MAX_REQUESTS: u64 = 10_000_000;
 
 /// Send requests at an even pace and say whether the server kept its limit
@@ -37,7 +44,9 @@ const MAX_REQUESTS: u64 = 10_000_000;
 /// Requests start at their intended times, whether or not earlier ones were answered, and latency counts from there.
 /// With --limit, --window, --burst or --quota it checks the server against that limit: that in every interval at most
 /// burst + rate x time was allowed (exit code 1 if not), and that whoever waits as told is allowed. Every answer but
-/// 429 and 503 counts as allowed. A request without an answer makes the exit code 2; if the server may have got and
+/// 429 and 503 counts as allowed. What the fields RateLimit, RateLimit-Policy, Retry-After and retry-after-ms say, or the
+/// older X-RateLimit-Remaining, is judged as well (exit code 1 if false), as if nobody else used the limits; where the
+/// times of sending and receipt leave it open, nothing is said against the server. A request without an answer makes the exit code 2; if the server may have got and
 /// allowed so many of them that the bound would be broken, the verdict is that it is not decided.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -61,9 +70,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = time_above_zero)]
     duration: Option<Duration>,
 
-    /// How many requests may be in flight at one time; further ones start late
-    #[arg(long, value_name = "N", default_value = "500", value_parser = concurrency)]
-    concurrency: u64,
+    /// How many requests may be in flight at one time; further ones start late [default: 500, or 1 with --obey]
+    #[arg(long, value_name = "N", value_parser = concurrency)]
+    concurrency: Option<u64>,
 
     /// A header for every request, 'Name: value'; can be given several times
     #[arg(long = "header", value_name = "HEADER", value_parser = header)]
@@ -72,6 +81,18 @@ pub(crate) struct Args {
     /// Check the told wait even without a limit to check
     #[arg(long)]
     check_retry: bool,
+
+    /// Come back when told: who is rejected waits exactly as long as told, and must be allowed then
+    ///
+    /// Each of --concurrency callers has one request in flight. With more than one, another may have taken the token, and
+    /// a second rejection decides nothing. A wait longer than what is left of --duration, or than 10 s without it, is not
+    /// tried. Coming back counts as one of --requests.
+    #[arg(long, conflicts_with = "check_retry")]
+    obey: bool,
+
+    /// What each request costs, in units of the server's limits; RateLimit is judged by it
+    #[arg(long, value_name = "N", default_value = "1", value_parser = cost)]
+    cost: u64,
 
     /// Print one JSON object (schema tidegate.hammer/1)
     #[arg(long)]
@@ -101,10 +122,11 @@ async fn hammer(args: &Args, plan: Plan, quota: Option<Quota>) -> anyhow::Result
     let target = Target::new(args.url.clone(), headers, plan.concurrency);
     let _ = writeln!(
         io::stderr(),
-        "hammer {}: {} requests in {:?}, at most {} in flight",
+        "hammer {}: {} requests in {:?}{}, at most {} in flight",
         args.url,
         plan.requests,
         plan.pace.start(plan.requests.saturating_sub(1)),
+        if args.obey { " and the waits told" } else { "" },
         plan.concurrency
     );
     tokio::select! {
@@ -112,14 +134,23 @@ async fn hammer(args: &Args, plan: Plan, quota: Option<Quota>) -> anyhow::Result
         // The run begins, and ends at once.
         _ = tokio::signal::ctrl_c() => return Ok(Outcome::Fine),
     }
-    let gathered = gather(&target, plan).await?;
-    warn_of_the_run(plan, &gathered);
+    let empty = Gathered::new(args.cost)?;
+    let (gathered, obeyed) = if args.obey {
+        let (gathered, obeyed) = obey(&target, plan, args.duration, empty).await;
+        (gathered, Some(obeyed))
+    } else {
+        (gather(&target, plan, empty).await?, None)
+    };
+    warn_of_the_run(plan, &gathered, args.obey);
 
-    let check_retry = (quota.is_some() || args.check_retry) && !gathered.interrupted && gathered.errors == 0;
+    let check_retry =
+        (quota.is_some() || args.check_retry) && !gathered.interrupted && gathered.errors == 0 && !args.obey;
     let report = Report {
         url: args.url.to_string(),
         plan,
         gathered: &gathered,
+        findings: gathered.fields.findings(&gathered.answered, &gathered.unanswered),
+        obeyed,
         verdict: quota.map(|quota| Verdict::new(quota, &gathered)),
         retry: if check_retry { Some(retry_or_interrupt(&target).await) } else { None },
     };
@@ -179,17 +210,18 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             "give a shorter --duration or a lower --rate",
         ));
     }
-    Ok(Plan { requests, pace, concurrency: usize::try_from(args.concurrency)? })
+    let default = if args.obey { 1 } else { DEFAULT_CONCURRENCY };
+    Ok(Plan { requests, pace, concurrency: usize::try_from(args.concurrency.unwrap_or(default))? })
 }
 
 /// Says on stderr what makes the figures weaker than they look.
-fn warn_of_the_run(plan: Plan, gathered: &Gathered) {
+fn warn_of_the_run(plan: Plan, gathered: &Gathered, obeys: bool) {
     let mut stderr = io::stderr().lock();
     let requests = gathered.requests();
     // A diagnostic that cannot be written changes nothing.
     if gathered.interrupted {
         let _ = writeln!(stderr, "interrupted: {requests} of {} requests are reported", plan.requests);
-    } else if requests < plan.requests {
+    } else if requests < plan.requests && !obeys {
         let _ = writeln!(
             stderr,
             "warning: {} requests were not sent, as {} were in flight for too long; raise --concurrency",
@@ -220,6 +252,11 @@ fn no_answer(url: &Uri, gathered: &Gathered, cause: &str) -> anyhow::Error {
 
 /// Reads a number of requests.
 fn requests(text: &str) -> Result<u64, String> {
+    whole_within(text, 1..=MAX_REQUESTS)
+}
+
+/// Reads a cost.
+fn cost(text: &str) -> Result<u64, String> {
     whole_within(text, 1..=MAX_REQUESTS)
 }
 

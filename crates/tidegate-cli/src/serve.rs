@@ -1,5 +1,6 @@
 //! `tidegate serve`: a server under limits, to try them over HTTP.
 
+mod address;
 mod admin;
 mod connections;
 mod impatient;
@@ -7,6 +8,7 @@ mod key;
 mod layer;
 mod log;
 mod reload;
+mod upstream;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::extract::{ConnectInfo, Request};
 use tidegate::{Kind, Limit, Mode};
 use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
@@ -23,13 +26,15 @@ use tidegate_http::layer::RateLimitBuilder;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::fault::{Hint, Outcome};
+use crate::fault::Outcome;
 use crate::limits::{self, FileLimit};
-use crate::quota_args::{LimiterArgs, whole_within};
+use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
+use address::{bind, listen};
 use admin::{Board, Shown};
 use key::KeyWord;
 use log::warn;
 use reload::{Hangups, Reloader, Reloads};
+use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -59,6 +64,17 @@ pub(crate) struct Args {
     /// they are and a warning says why.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
     limits: Option<PathBuf>,
+
+    /// Pass what the limits allow on to the service at http://HOST[:PORT][/BASE]: a reverse proxy
+    ///
+    /// Bodies stream both ways; WebSockets work. Host goes on as it came; X-Forwarded-For, -Proto and -Host and Via say
+    /// where a request came from. A service that cannot be reached is answered 502, one that is slow 504.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+
+    /// How long the service of --upstream may take to begin its answer, counted from the end of the request's body
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_above_zero, requires = "upstream")]
+    upstream_timeout: Duration,
 
     /// Proxies whose X-Forwarded-For is believed, as addresses or networks: 10.0.0.0/8,::1
     #[arg(long, value_name = "NETWORKS", default_value = "", hide_default_value = true)]
@@ -94,6 +110,8 @@ struct Limits {
     source: Source,
     keys: usize,
     trusted_proxies: TrustedProxies,
+    /// Whether the service behind may be down: then requests that it did not get cost nothing.
+    has_upstream: bool,
     /// Who is told of decisions, for the admin address.
     board: Option<Arc<Board>>,
 }
@@ -119,8 +137,13 @@ impl Limits {
             Some(path) => Source::File(path.clone()),
             None => Source::Flags(Box::new(limit_of_flags(args)?)),
         };
-        let trusted_proxies = args.trusted_proxies.clone();
-        Ok(Self { source, keys: usize::try_from(args.keys)?, trusted_proxies, board })
+        Ok(Self {
+            source,
+            keys: usize::try_from(args.keys)?,
+            trusted_proxies: args.trusted_proxies.clone(),
+            has_upstream: args.upstream.is_some(),
+            board,
+        })
     }
 
     /// The layer to build, and the limits it is of.
@@ -131,6 +154,7 @@ impl Limits {
         };
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
         let builder = layer::builder(&limits, self.keys)?.identity(identity);
+        let builder = if self.has_upstream { builder.take_back_not_served() } else { builder };
         let Some(board) = &self.board else {
             // That somebody is told of decisions makes the layer count the requests in flight.
             return Ok(Built { builder: builder.observe(log::decision), limits, shown: None });
@@ -175,11 +199,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         board.decides(&layer);
     }
     let settings = settings(args, &layer, &read);
+    let upstream = match &args.upstream {
+        Some(url) => Some(Arc::new(Upstream::new(url, args.upstream_timeout)?)),
+        None => None,
+    };
+    let router = router(&layer, upstream);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the threads of the server")?;
-    let result = runtime.block_on(serve(args, (limits, stamp), &layer, reloads, &settings));
+    let result = runtime.block_on(serve(args, (limits, stamp), (&layer, router), reloads, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
@@ -209,19 +238,32 @@ fn settings(args: &Args, layer: &RateLimit, limits: &[FileLimit]) -> String {
     )
 }
 
-/// What is under the limits: every path and method is answered.
-fn router(layer: &RateLimit) -> Router {
-    Router::new().fallback(async || "allowed\n").layer(layer.clone())
+/// What is under the limits: the service behind, or else every path and method is answered.
+fn router(layer: &RateLimit, upstream: Option<Arc<Upstream>>) -> Router {
+    let router = match upstream {
+        Some(upstream) => Router::new().fallback(
+            async move |ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request| {
+                upstream.forward(request, peer).await
+            },
+        ),
+        None => Router::new().fallback(async || "allowed\n"),
+    };
+    router.layer(layer.clone())
 }
 
 async fn serve(
     args: &Args,
     (limits, stamp): (Limits, reload::Stamp),
-    layer: &RateLimit,
+    (layer, router): (&RateLimit, Router),
     reloads: Arc<Reloads>,
     settings: &str,
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::new()?;
+    // Before it says that it listens: whoever reads that may send one.
+    let hangups = match &limits.source {
+        Source::File(path) => Some((path.clone(), Hangups::new().context("cannot wait for signals")?)),
+        Source::Flags(_) => None,
+    };
     let (listener, address) = bind("--listen", args.listen, "").await?;
     let board = limits.board.clone();
     let admin = match (&board, args.admin) {
@@ -237,12 +279,10 @@ async fn serve(
     }
     tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
 
-    if let Source::File(path) = &limits.source {
-        let hangups = Hangups::new().context("cannot wait for signals")?;
-        let path = path.clone();
+    if let Some((path, hangups)) = hangups {
         tokio::spawn(Reloader::new(limits, path, layer.clone(), reloads).run(stamp, hangups));
     }
-    let connections = connections::serve(listener, router(layer), signals.next()).await;
+    let connections = connections::serve(listener, router, signals.next()).await;
     if let Some(board) = &board {
         board.drain();
     }
@@ -265,19 +305,6 @@ async fn serve(
     Ok(Outcome::Fine)
 }
 
-/// Takes an address, which a flag says, and warns if it is one for other machines too.
-async fn bind(flag: &str, address: SocketAddr, what: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(flag, address, &error))?;
-    let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        warn(&format!(
-            "{address} lets other machines in{what}; use {flag} 127.0.0.1:{} to keep them out",
-            address.port()
-        ));
-    }
-    Ok((listener, address))
-}
-
 /// Serves the admin address until the server ends, also while it drains.
 fn serve_admin(listener: TcpListener, router: Router, board: &Arc<Board>) -> JoinHandle<()> {
     let board = Arc::clone(board);
@@ -291,37 +318,9 @@ fn serve_admin(listener: TcpListener, router: Router, board: &Arc<Board>) -> Joi
     })
 }
 
-fn cannot_listen(flag: &str, listen: SocketAddr, error: &io::Error) -> anyhow::Error {
-    let (why, hint) = match error.kind() {
-        io::ErrorKind::AddrInUse => (
-            "the port is in use".to_owned(),
-            format!("stop the other program, or give {flag} another port; port 0 takes a free one"),
-        ),
-        io::ErrorKind::PermissionDenied => {
-            ("not permitted".to_owned(), "ports below 1024 need a privilege; use for example 8080".to_owned())
-        }
-        io::ErrorKind::AddrNotAvailable => (
-            "this machine has no such address".to_owned(),
-            format!("use for example {flag} 127.0.0.1:{}", listen.port()),
-        ),
-        _ => (error.to_string(), format!("give {flag} another address or port")),
-    };
-    Hint::error(format!("cannot listen on {listen}: {why}"), hint)
-}
-
 /// Reads a number of keys.
 fn keys(text: &str) -> Result<u64, String> {
     whole_within(text, 1..=16_777_216)
-}
-
-/// Reads `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
-    numeric
-        .as_deref()
-        .unwrap_or(text)
-        .parse()
-        .map_err(|_| "not an address with a port; write for example 127.0.0.1:8080 or [::1]:8080".to_owned())
 }
 
 /// Writes to stdout at once, also into a pipe: whoever started the server waits for the line.

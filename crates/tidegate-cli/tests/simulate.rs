@@ -81,3 +81,18 @@ fn a_bound_too_large_to_count_is_not_a_small_one() {
     let text = String::from_utf8(simulate(&[&args[..], &copied].concat()).stdout).unwrap();
     assert!(text.contains(&format!("\"bound\": {},", u128::MAX)), "{text}");
 }
+
+#[test]
+fn a_key_with_a_quota_of_its_own_has_it_in_a_simulation_too() {
+    let calls: Vec<(u64, &str)> = (0..8).flat_map(|at| [(at, "ann"), (at, "bob")]).collect();
+    let trace = file("override.jsonl", &trace(&calls));
+    let limits = file(
+        "override.toml",
+        "[[limit]]\nname = \"each\"\nkey = \"k\"\nquota = \"1/hour burst 2\"\n\
+         [[limit.override]]\nkey = \"ann\"\nquota = \"1/hour burst 5\"\n\
+         [[limit.override]]\nkey = \"eve\"\nquota = \"1/hour burst 9\"\n",
+    );
+    let args = ["--trace", &trace, "--time", "t", "--time-unit", "s", "--key", "k", "--limits", &limits];
+    let report = json(&args);
+    assert_eq!((&report["results"][0]["allowed"], &report["results"][0]["rejected"]), (&7.into(), &9.into()));
+}

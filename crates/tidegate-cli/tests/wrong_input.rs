@@ -347,6 +347,7 @@ const ROWS: &[(&str, &str)] = &[
         "hammer --concurrency 70000",
         "invalid value '70000' for '--concurrency <N>': not a whole number from 1 to 65535",
     ),
+    ("hammer --cost 0", "invalid value '0' for '--cost <N>': not a whole number from 1 to 10000000"),
     ("hammer --header :x", "invalid value ':x' for '--header <HEADER>': `` cannot be the name of a header"),
     // hint; its stdin is empty
     ("hint", "no answer in stdin: it is empty"),

@@ -15,6 +15,9 @@
 //!
 //! **Other limits** can be put in force with [`RateLimit::replace`] while requests are decided; what was spent stays spent.
 //!
+//! **Not served** is a request whose response has the mark [`NotServed`], as from a proxy whose service is down: what it was
+//! charged is taken back if the layer was told to, [`RateLimitBuilder::take_back_not_served`].
+//!
 //! **In flight** is a request from its decision until the body of its response has ended, has failed or is dropped, and so
 //! for a stream until it ends or the client goes away. If the service fails or panics, its place is free at once. What a
 //! connection does after an upgrade (101, as for a WebSocket) has no body and holds no place.
@@ -70,7 +73,7 @@ use tower_service::Service;
 
 pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
-use desk::{Ask, Decided, Desk};
+use desk::{Alone, Ask, Charges, Decided, Desk};
 pub use key::{Key, KeyBy, RequestHead};
 pub use observe::{Observed, Outcome, SeenLimit};
 use places::Permit;
@@ -135,6 +138,9 @@ pub struct Counts {
     /// Requests whose client was asked for and is not known, as the address of the peer was not found. If this is not 0,
     /// see [`KeyBy::client`].
     pub without_peer: u64,
+    /// Requests whose response was marked as [`NotServed`], which are counted as allowed as well, if the layer takes those
+    /// back.
+    pub not_served: u64,
     /// Requests in flight now, those that wait included. They are counted if their number is limited, or if somebody is
     /// told of decisions; 0 if not.
     pub in_flight: u64,
@@ -198,6 +204,7 @@ impl RateLimit {
             shed: counters.shed.load(Ordering::Relaxed),
             shadow: counters.shadow.load(Ordering::Relaxed),
             without_peer: counters.without_peer.load(Ordering::Relaxed),
+            not_served: counters.not_served.load(Ordering::Relaxed),
             in_flight: desk.places.lock().running(),
             waiting: counters.waiting.load(Ordering::Relaxed),
         }
@@ -257,15 +264,35 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let decided = self.shared.desk.load().admit(&request);
+        let desk = self.shared.desk.load();
+        let decided = desk.admit(&request);
+        let charged_by = desk.takes_back.then(|| Arc::clone(&desk));
         ResponseFuture {
             state: match decided {
-                Ok(admitted) => State::Allowed { inner: self.inner.call(request), admitted },
+                Ok(admitted) => State::Allowed { inner: self.inner.call(request), admitted, charged_by },
                 Err(response) => State::Rejected { response: Some(response) },
             },
         }
     }
 }
+
+/// A mark in the extensions of a response: the request was not served at all, so it is to cost nothing. A proxy sets it when
+/// it could not reach the service behind.
+///
+/// What the request was charged is taken back in all limits, as by [`Limiter::refund`](tidegate::Limiter::refund): never more
+/// than if it had not come. The layer has to be told, with [`RateLimitBuilder::take_back_not_served`]. The fields of the response
+/// still say what was left with it.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tidegate_http::layer::NotServed;
+///
+/// let mut response = Response::new(());
+/// *response.status_mut() = StatusCode::BAD_GATEWAY;
+/// response.extensions_mut().insert(NotServed);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotServed;
 
 impl Desk {
     /// What a request gets that may run, or the whole response to one that may not.
@@ -283,13 +310,13 @@ impl Desk {
             self.counters.without_peer.fetch_add(1, Ordering::Relaxed);
         }
         match decided {
-            Decided::Alone(wait, shown, permit) => {
-                Ok(Admitted { stamp: self.stamp_alone(shown), permit, turn: self.turn(wait) })
+            Decided::Alone(Alone { wait, shown, permit, charges }) => {
+                Ok(Admitted { stamp: self.stamp_alone(shown), permit, charges, turn: self.turn(wait) })
             }
             Decided::Verdict(mut verdict) if verdict.is_allowed() => {
-                let permit = verdict.permit.take();
+                let (permit, charges) = (verdict.permit.take(), std::mem::take(&mut verdict.charges));
                 let turn = self.turn(verdict.answer.decision.start_after());
-                Ok(Admitted { stamp: self.stamp(&verdict), permit, turn })
+                Ok(Admitted { stamp: self.stamp(&verdict), permit, charges, turn })
             }
             Decided::Verdict(verdict) => {
                 let protocol = Protocol::of(request.headers(), request.method());
@@ -310,6 +337,8 @@ struct Admitted {
     stamp: Stamp,
     /// Its place in flight.
     permit: Option<Permit>,
+    /// What it was charged.
+    charges: Charges,
     /// When it may run, if that is later.
     turn: Option<Turn>,
 }
@@ -335,7 +364,7 @@ pin_project! {
     #[project = StateProjection]
     #[derive(Debug)]
     enum State<F> {
-        Allowed { #[pin] inner: F, admitted: Admitted },
+        Allowed { #[pin] inner: F, admitted: Admitted, charged_by: Option<Arc<Desk>> },
         Rejected { response: Option<Box<Response<Bytes>>> },
     }
 }
@@ -349,15 +378,20 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Allowed { inner, admitted } => {
+            StateProjection::Allowed { inner, admitted, charged_by } => {
                 if let Some(turn) = &mut admitted.turn {
                     ready!(turn.poll(context));
                     admitted.turn = None;
                 }
                 let result = ready!(inner.poll(context));
                 // Taken out also if that failed: then the place is free now.
-                let Admitted { stamp, permit, .. } = std::mem::take(admitted);
+                let Admitted { stamp, permit, charges, .. } = std::mem::take(admitted);
                 let mut response = result?.map(|body| RateLimitBody::inner(body, permit));
+                if let Some(desk) = charged_by
+                    && response.extensions().get::<NotServed>().is_some()
+                {
+                    desk.not_served(charges);
+                }
                 stamp.apply(&mut response);
                 Poll::Ready(Ok(response))
             }

@@ -16,7 +16,7 @@ use tidegate::clock::ManualClock;
 use tidegate::{Algorithm, Kind};
 use tidegate_http::fields::{parse_policy, parse_state};
 use tidegate_http::identity::ClientIdentity;
-use tidegate_http::layer::{Key, RateLimitBuilder, RateLimitService, Rejection, ShadowRejection};
+use tidegate_http::layer::{Key, NotServed, RateLimitBuilder, RateLimitService, Rejection, ShadowRejection};
 use tidegate_http::{KeyBy, RateLimit, RateLimitError, RequestLimit};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
@@ -213,6 +213,30 @@ fn who_loses_a_race_for_one_limit_is_not_charged_in_another() {
         [race("203.0.113.9"), race("203.0.113.10")].map(|thread| thread.join().unwrap())
     });
     assert_eq!(allowed.iter().sum::<u64>(), PATHS as u64);
+}
+
+#[tokio::test]
+async fn what_nobody_served_is_taken_back_in_all_limits() {
+    let of = |name: &str, quota: &str| RequestLimit::new(name, quota);
+    let one = || limits().take_back_not_served().limit(of("one", "1/hour burst 2"));
+    let many = || one().limit(of("all", "1/hour burst 3").key(KeyBy::everyone())).max_in_flight(5);
+    for builder in [one(), one().limit(of("tried", "1/hour").shadow()), many()] {
+        let layer = builder.build().unwrap();
+        let down = layer.layer(service_fn(|_: Request<()>| async {
+            let mut response = Response::new(Full::from("down"));
+            response.extensions_mut().insert(NotServed);
+            Ok(response)
+        }));
+        let up = layer.layer(hello());
+        for _ in 0..9 {
+            assert_eq!(status(&down, from("192.0.2.1")).await, 200);
+        }
+        assert_eq!(layer.counts().not_served, 9);
+        for expected in [200, 200, 429] {
+            assert_eq!(status(&up, from("192.0.2.1")).await, expected);
+        }
+        assert_eq!(layer.counts().not_served, 9);
+    }
 }
 
 #[tokio::test]

@@ -289,7 +289,12 @@ mod tests {
         let line = simulate_gate(&arrivals, &line, &settings, &mut |_| {}).unwrap();
         let algorithm = Algorithm::LeakyBucket(LeakyBucket::new(quota, 1_000_000));
         let limit = Limit { name: "l".into(), algorithm, mode: Mode::Enforce };
-        let workers = Workers::one(vec![SimLimit { limit, per_key: false, max_in_flight: None }]);
+        let workers = Workers::one(vec![SimLimit {
+            limit,
+            per_key: false,
+            max_in_flight: None,
+            overrides: Default::default(),
+        }]);
         let leaky = simulate(&arrivals, &workers, &settings, &mut |_| {});
         assert_eq!((line.allowed, line.waits, line.worst), (leaky.allowed, leaky.waits, leaky.worst));
     }

@@ -4,12 +4,12 @@
 //! each key and each worker, counts, and checks with a log of its own ([`WorstWindow`]) what was allowed.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidegate_core::{Decision, InFlight, Limit, Mode, Policy, Quota, State, Step};
+use tidegate_core::{Algorithm, Decision, InFlight, Limit, Mode, Policy, Quota, State, Step};
 
 use crate::tally::{KeyTally, LimitTally, Tally, Timeline, Waits};
 use crate::{Arrivals, WorstWindow};
@@ -23,6 +23,8 @@ pub struct SimLimit {
     pub per_key: bool,
     /// How many calls may run at once, in each state. Only an enforced limit counts them.
     pub max_in_flight: Option<NonZeroU64>,
+    /// Keys with another quota, by their name, and the algorithm with that quota.
+    pub overrides: HashMap<Box<str>, Algorithm>,
 }
 
 /// How several workers share a limit.
@@ -167,7 +169,7 @@ impl Workers {
 /// let arrivals = Arrivals { times: vec![0, 0, 0, 500_000_000], ..Arrivals::default() };
 /// let bucket = Algorithm::new(Kind::TokenBucket, "2/s".parse()?);
 /// let limit = Limit { name: "two".into(), algorithm: bucket, mode: Mode::Enforce };
-/// let workers = Workers::one(vec![SimLimit { limit, per_key: false, max_in_flight: None }]);
+/// let workers = Workers::one(vec![SimLimit { limit, per_key: false, max_in_flight: None, overrides: Default::default() }]);
 /// let tally = simulate(&arrivals, &workers, &Settings::default(), &mut |_| {});
 /// assert_eq!((tally.allowed, tally.rejected, tally.first_rejected), (3, 1, Some(2)));
 /// # Ok::<(), tidegate_core::QuotaError>(())
@@ -202,6 +204,8 @@ struct Decider {
     policy: Policy,
     /// For each limit, whether each key has a state, and the states.
     states: Vec<(bool, Vec<State>)>,
+    /// For each limit, the algorithms of the keys that have another quota.
+    overrides: Vec<HashMap<usize, Algorithm>>,
     /// The decisions of the limits about the call at hand.
     looks: Vec<Decision>,
     /// For each limit, the calls that it bound (enforced) or would have refused (shadow).
@@ -215,17 +219,24 @@ impl Decider {
             .iter()
             .map(|sim| (sim.per_key, vec![sim.limit.algorithm.fresh(); if sim.per_key { keys } else { 1 }]))
             .collect();
+        let names = arrivals.keys.iter().flat_map(|keys| keys.names.iter().map(|name| &**name).enumerate());
+        let of = |sim: &SimLimit| {
+            let other = |(key, name): (usize, _)| Some((key, *sim.overrides.get(name)?));
+            if sim.overrides.is_empty() { HashMap::new() } else { names.clone().filter_map(other).collect() }
+        };
+        let overrides = limits.iter().map(of).collect();
         let refused = vec![0; limits.len()];
         let policy = Policy::new(limits.into_iter().map(|sim| sim.limit).collect());
-        Self { policy, states, looks: Vec::new(), refused }
+        Self { policy, states, overrides, looks: Vec::new(), refused }
     }
 
     #[inline]
     fn look(&mut self, key: usize, now: u64, cost: u64) -> Decision {
         self.looks.clear();
-        for (limit, (per_key, states)) in self.policy.limits().iter().zip(&self.states) {
+        let limits = self.policy.limits().iter().zip(&self.overrides).zip(&self.states);
+        for ((limit, overrides), (per_key, states)) in limits {
             let state = &states[if *per_key { key } else { 0 }];
-            self.looks.push(limit.algorithm.look(state, now, cost));
+            self.looks.push(algorithm(limit, overrides, key).look(state, now, cost));
         }
         if let ([only], [limit]) = (self.looks.as_slice(), self.policy.limits())
             && limit.mode == Mode::Enforce
@@ -258,13 +269,24 @@ impl Decider {
         if cost == 0 {
             return;
         }
-        let limits = self.policy.limits().iter().zip(&mut self.states).zip(&self.looks);
-        for ((limit, (per_key, states)), look) in limits {
+        let limits = self.policy.limits().iter().zip(&self.overrides).zip(&mut self.states).zip(&self.looks);
+        for (((limit, overrides), (per_key, states)), look) in limits {
             if limit.mode == Mode::Enforce || look.is_allowed() {
-                limit.algorithm.charge(&mut states[if *per_key { key } else { 0 }], now, cost);
+                algorithm(limit, overrides, key).charge(
+                    &mut states[if *per_key { key } else { 0 }],
+                    now,
+                    cost,
+                );
             }
         }
     }
+}
+
+/// The algorithm of a key in a limit.
+#[inline]
+fn algorithm<'a>(limit: &'a Limit, overrides: &'a HashMap<usize, Algorithm>, key: usize) -> &'a Algorithm {
+    let other = if overrides.is_empty() { None } else { overrides.get(&key) };
+    other.unwrap_or(&limit.algorithm)
 }
 
 /// What a run has counted so far.

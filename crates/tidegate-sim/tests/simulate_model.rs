@@ -166,6 +166,7 @@ impl Described {
             limit: Limit { name: self.kind.name().into(), algorithm, mode: self.mode },
             per_key: self.per_key,
             max_in_flight: self.max_in_flight.and_then(NonZeroU64::new),
+            overrides: Default::default(),
         }
     }
 }

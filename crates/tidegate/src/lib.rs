@@ -27,7 +27,7 @@ pub use bucket::{Bucket, Handle, LeasedBucket};
 #[cfg(unix)]
 pub use budget::{Budget, BudgetError};
 pub use gate::{Gate, Permit, Refused, Reservation};
-pub use limiter::{Capacity, Limiter, LimiterBuilder, LimiterError, Stats, Tier, WhenFull};
+pub use limiter::{Capacity, Limiter, LimiterBuilder, LimiterError, Receipt, Stats, Tier, WhenFull};
 pub use tidegate_core::{
     Algorithm, Decision, InFlight, Kind, Limit, Mode, Policy, PolicyDecision, PolicyState, Quota, QuotaError,
     State, Step, UnknownKind, algorithm, parse_duration,

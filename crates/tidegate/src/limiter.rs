@@ -2,6 +2,7 @@
 
 mod build;
 mod flat;
+mod refund;
 mod sets;
 mod shim;
 
@@ -16,6 +17,8 @@ use crate::clock::Clock;
 use crate::narrow::Parts;
 pub use build::{Capacity, LimiterBuilder, LimiterError};
 use flat::Flat;
+pub use refund::Receipt;
+use refund::Refunds;
 use sets::Sets;
 
 /// What happens to a key that has no slot when every slot it could have is taken by a key with a debt.
@@ -65,6 +68,7 @@ pub struct Limiter {
     tiers: Vec<Box<str>>,
     /// The tier of each key that does not have the first one, by the hash of the key.
     overrides: HashMap<u64, Tier, std::hash::BuildHasherDefault<AsIs>>,
+    refunds: std::sync::Mutex<Refunds>,
 }
 
 /// Where the states are.

@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::fields::Log;
 use super::pace::Pace;
 use super::target::{Answer, NoAnswer, TIMEOUT, Target};
 
@@ -56,6 +57,8 @@ pub(crate) struct Gathered {
     pub(crate) answered: Vec<Answered>,
     /// Requests without an answer that the server may have got, as if it had allowed them.
     pub(crate) unanswered: Vec<Answered>,
+    /// What the answers said of the limits.
+    pub(crate) fields: Log,
     /// From the intended start to the complete answer, in nanoseconds.
     pub(crate) latency_ns: Histogram<u64>,
     pub(crate) late: u64,
@@ -66,21 +69,23 @@ pub(crate) struct Gathered {
 }
 
 /// What became of one request.
-struct Shot {
-    intended_ns: u64,
-    sent_ns: u64,
-    received_ns: u64,
-    result: Result<Answer, NoAnswer>,
+pub(super) struct Shot {
+    pub(super) intended_ns: u64,
+    pub(super) sent_ns: u64,
+    pub(super) received_ns: u64,
+    pub(super) result: Result<Answer, NoAnswer>,
 }
 
 impl Gathered {
-    fn new() -> anyhow::Result<Self> {
+    /// Nothing yet, of requests that cost `cost` each.
+    pub(super) fn new(cost: u64) -> anyhow::Result<Self> {
         Ok(Self {
             statuses: BTreeMap::new(),
             errors: 0,
             first_error: None,
             answered: Vec::new(),
             unanswered: Vec::new(),
+            fields: Log::new(cost),
             latency_ns: Histogram::new_with_max(LATENCY_MAX_NS, 3)
                 .context("cannot make the histogram of latencies")?,
             late: 0,
@@ -101,7 +106,7 @@ impl Gathered {
         self.statuses.values().sum::<u64>() + self.errors
     }
 
-    fn add(&mut self, shot: Shot) {
+    pub(super) fn add(&mut self, shot: Shot) {
         self.first_sent_ns = self.first_sent_ns.min(shot.sent_ns);
         self.last_received_ns = self.last_received_ns.max(shot.received_ns);
         let late_ns = shot.sent_ns.saturating_sub(shot.intended_ns);
@@ -114,6 +119,7 @@ impl Gathered {
             Ok(answer) => {
                 *self.statuses.entry(answer.status).or_default() += 1;
                 self.latency_ns.saturating_record(shot.received_ns.saturating_sub(shot.intended_ns));
+                self.fields.add(self.answered.len(), answer.status, &answer.said);
                 self.answered.push(Answered { sent_ns, received_ns, allowed: answer.is_allowed() });
             }
             Err(no_answer) => {
@@ -130,8 +136,7 @@ impl Gathered {
 /// Sends what `plan` says to `target` and gathers what comes back, until all is answered or Ctrl-C is pressed.
 ///
 /// It ends by itself: a request takes at most [`TIMEOUT`], and none starts later than that after the last intended start.
-pub(crate) async fn gather(target: &Target, plan: Plan) -> anyhow::Result<Gathered> {
-    let mut gathered = Gathered::new()?;
+pub(crate) async fn gather(target: &Target, plan: Plan, mut gathered: Gathered) -> anyhow::Result<Gathered> {
     let (shots, mut arrivals) = mpsc::channel(plan.concurrency);
     let stop = Arc::new(AtomicBool::new(false));
     let pacer =
@@ -228,6 +233,6 @@ impl Pacer {
     }
 }
 
-fn whole_ns(time: Duration) -> u64 {
+pub(super) fn whole_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

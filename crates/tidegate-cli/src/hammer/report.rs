@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::Quota;
 
+use super::fields::{Check, Findings};
 use super::gather::{Gathered, LATE, Plan};
+use super::obey::Obeyed;
 use super::retry::Retry;
 use super::verdict::{Interval, Verdict};
 
@@ -21,6 +23,8 @@ pub(crate) struct Report<'a> {
     pub(crate) gathered: &'a Gathered,
     pub(crate) verdict: Option<Verdict>,
     pub(crate) retry: Option<Retry>,
+    pub(crate) findings: Findings,
+    pub(crate) obeyed: Option<Obeyed>,
 }
 
 impl Report<'_> {
@@ -28,6 +32,8 @@ impl Report<'_> {
     pub(crate) fn is_broken(&self) -> bool {
         self.verdict.as_ref().is_some_and(|verdict| verdict.broken.is_some())
             || matches!(self.retry, Some(Retry::Broken { .. }))
+            || self.findings.is_broken()
+            || self.obeyed.as_ref().is_some_and(|obeyed| obeyed.broken > 0)
     }
 
     /// The lines for people.
@@ -54,6 +60,10 @@ impl Report<'_> {
         match &self.verdict {
             Some(verdict) => write_verdict(out, verdict)?,
             None => writeln!(out, "no bound checked: give --limit or --quota to check one")?,
+        }
+        write_findings(out, &self.findings)?;
+        if let Some(obeyed) = &self.obeyed {
+            write_obeyed(out, obeyed)?;
         }
         match &self.retry {
             Some(Retry::Held { told, waited }) => {
@@ -102,6 +112,8 @@ impl Report<'_> {
             "late": { "count": gathered.late, "max_ns": gathered.late_ns_max, "from_ns": whole_ns(LATE) },
             "bound": self.verdict.as_ref().map(bound_json),
             "retry_after": self.retry.as_ref().map(retry_json),
+            "fields": findings_json(&self.findings),
+            "obey": self.obeyed.as_ref().map(obeyed_json),
         })
     }
 }
@@ -175,6 +187,88 @@ fn retry_json(retry: &Retry) -> Value {
         }
         Retry::Skipped(reason) => json!({ "verdict": "skipped", "reason": reason }),
     }
+}
+
+/// One line for each check that failed. That all held is only said where the answers show what is left.
+fn write_findings(out: &mut impl Write, findings: &Findings) -> io::Result<()> {
+    for (name, check) in &findings.checks {
+        if let Some(first) = &check.first {
+            writeln!(out, "{name} broken: {} of {}, first: {first}", check.broken, check.decided)?;
+        }
+    }
+    if findings.answers > 0 && !findings.is_broken() {
+        let decided = |name| findings.checks.iter().find(|(other, _)| *other == name);
+        let decided = |name| decided(name).map_or(0, |(_, check)| check.decided);
+        let (remaining, t) = (decided("remaining"), decided("t"));
+        writeln!(
+            out,
+            "fields held: on {} answers; remaining decided {remaining} times, t {t} times",
+            findings.answers
+        )?;
+    }
+    Ok(())
+}
+
+fn write_obeyed(out: &mut impl Write, obeyed: &Obeyed) -> io::Result<()> {
+    let came_back = obeyed.kept + obeyed.broken + obeyed.undecided;
+    let late = ms(obeyed.late_ns_max);
+    if let Some(first) = obeyed.first_broken {
+        writeln!(
+            out,
+            "obey broken: {} of {came_back} that came back were rejected again, first: told {}, came back after {}",
+            obeyed.broken,
+            ms_of(first.told),
+            ms(whole_ns(first.waited))
+        )?;
+    } else if obeyed.kept > 0 {
+        writeln!(
+            out,
+            "obey held: {} came back when told and were allowed, at most {late} late",
+            obeyed.kept
+        )?;
+    } else if came_back == 0 {
+        writeln!(out, "obey not checked: nobody was rejected and came back")?;
+    }
+    if obeyed.undecided > 0 && obeyed.callers > 1 {
+        writeln!(
+            out,
+            "obey not decided: {} came back and were rejected again; {} callers share the limit, and another may have \
+             taken the token (--concurrency 1 decides it)",
+            obeyed.undecided, obeyed.callers
+        )?;
+    } else if obeyed.undecided > 0 {
+        writeln!(out, "obey not decided: {} came back, with requests that got no answer", obeyed.undecided)?;
+    }
+    if obeyed.no_wait_told > 0 {
+        writeln!(out, "no wait told: by {} rejections", obeyed.no_wait_told)?;
+    }
+    if obeyed.not_tried > 0 {
+        writeln!(out, "not tried: {} waits that were longer than the run", obeyed.not_tried)?;
+    }
+    Ok(())
+}
+
+fn findings_json(findings: &Findings) -> Value {
+    let check = |check: &Check| json!({ "held": (check.decided > 0).then_some(check.broken == 0), "decided": check.decided, "broken": check.broken, "first": check.first });
+    let checks: serde_json::Map<String, Value> =
+        findings.checks.iter().map(|(name, found)| ((*name).to_owned(), check(found))).collect();
+    json!({ "answers": findings.answers, "checks": checks })
+}
+
+fn obeyed_json(obeyed: &Obeyed) -> Value {
+    json!({
+        "callers": obeyed.callers,
+        "kept": obeyed.kept,
+        "broken": obeyed.broken,
+        "first_broken": obeyed.first_broken.map(|back| json!({
+            "told_ns": whole_ns(back.told),
+            "waited_ns": whole_ns(back.waited),
+        })),
+        "not_decided": obeyed.undecided,
+        "no_wait_told": obeyed.no_wait_told,
+        "not_tried": obeyed.not_tried,
+        "late_ns_max": obeyed.late_ns_max,
+    })
 }
 
 fn whole_ns(time: Duration) -> u64 {

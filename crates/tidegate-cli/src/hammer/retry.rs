@@ -12,7 +12,7 @@ use super::target::Target;
 const ASKS: u32 = 20;
 
 /// How long it goes on asking, and the longest wait that is waited.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What became of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) async fn check(target: &Target) -> Retry {
             Err(no_answer) => return Retry::Skipped(no_answer.cause),
         };
         let received = Instant::now();
-        let Some(told) = answer.retry_after else {
+        let Some(told) = answer.told_wait() else {
             return Retry::Skipped(format!("a {} told no wait in seconds or milliseconds", answer.status));
         };
         if told > PATIENCE {

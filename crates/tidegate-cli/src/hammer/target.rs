@@ -4,7 +4,6 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use axum::http::header::RETRY_AFTER;
 use axum::http::uri::{PathAndQuery, Scheme};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use http_body_util::{BodyExt as _, Empty};
@@ -14,6 +13,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpStream;
+
+use super::fields::{Said, read};
 
 /// How long a request may take until its answer is complete, the time to connect included.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,11 +34,11 @@ pub(crate) struct Target {
 }
 
 /// What of an answer matters here.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The wait that the server told, from `retry-after-ms` or else `Retry-After` in seconds.
-    pub(crate) retry_after: Option<Duration>,
+    /// What its fields say of the limits.
+    pub(crate) said: Said,
 }
 
 /// Why there was no answer.
@@ -50,8 +51,14 @@ pub(crate) struct NoAnswer {
 
 impl Answer {
     /// Whether the limit let the request through. Any answer but 429 and 503 says so: a 404 was not rejected by a limit.
-    pub(crate) const fn is_allowed(self) -> bool {
+    pub(crate) const fn is_allowed(&self) -> bool {
         !matches!(self.status, 429 | 503)
+    }
+
+    /// The wait that the server told, from `retry-after-ms` or else `Retry-After` in seconds. A date is no wait that can
+    /// be checked, since clocks differ.
+    pub(crate) fn told_wait(&self) -> Option<Duration> {
+        self.said.ms.map(Duration::from_millis).or_else(|| self.said.seconds.map(Duration::from_secs))
     }
 }
 
@@ -102,22 +109,13 @@ impl Target {
             .request(request)
             .await
             .map_err(|error| NoAnswer { cause: root_cause(&error), may_have_arrived: !error.is_connect() })?;
-        let answer =
-            Answer { status: response.status().as_u16(), retry_after: retry_after(response.headers()) };
+        let answer = Answer { status: response.status().as_u16(), said: read(response.headers()) };
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
             frame.map_err(|error| NoAnswer { cause: root_cause(&error), may_have_arrived: true })?;
         }
         Ok(answer)
     }
-}
-
-/// The wait that an answer tells. A date is no wait that can be checked, since clocks differ.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse().ok();
-    number("retry-after-ms")
-        .map(Duration::from_millis)
-        .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs))
 }
 
 /// The innermost error: `connection refused` rather than `client error`.
@@ -207,7 +205,8 @@ mod tests {
             let headers = headers
                 .into_iter()
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-            assert_eq!(retry_after(&headers.collect()), expected.map(Duration::from_millis));
+            let answer = Answer { status: 429, said: read(&headers.collect()) };
+            assert_eq!(answer.told_wait(), expected.map(Duration::from_millis));
         }
     }
 }

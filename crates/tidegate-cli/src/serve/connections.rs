@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
 use super::impatient::Impatient;
@@ -41,6 +41,21 @@ const WRITE_TIMEOUT: Duration = HEAD_TIMEOUT;
 /// The pause after a connection could not be taken, since the reason (no file descriptor is free) needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The connections that were taken. hyper-util has the like, but not for connections that can be upgraded.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    /// Each connection has a receiver until it ends.
+    end: watch::Sender<()>,
+}
+
+impl Connections {
+    /// Ends each connection as soon as it has its answers; is ready when all have ended.
+    pub(crate) async fn shutdown(self) {
+        self.end.send_replace(());
+        self.end.closed().await;
+    }
+}
+
 /// Serves `router` on `listener` until `stop` is ready; from then on no connection is taken.
 ///
 /// What is returned ends the connections that are left, each as soon as it has its answers.
@@ -48,8 +63,8 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     stop: impl Future<Output = ()>,
-) -> GracefulShutdown {
-    let graceful = GracefulShutdown::new();
+) -> Connections {
+    let (end, ended) = watch::channel(());
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_BUFFER);
@@ -69,14 +84,22 @@ pub(crate) async fn serve(
         let router = router.clone();
         let service = service_fn(move |request| call(router.clone(), peer, request));
         let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
-        let connection = graceful.watch(http.serve_connection(stream, service));
+        let connection = http.serve_connection(stream, service).with_upgrades();
+        let mut ended = ended.clone();
         tokio::spawn(async move {
+            let mut connection = pin!(connection);
             // A client that breaks its connection harms nobody else, so there is nothing to report.
-            let _ = connection.await;
+            tokio::select! {
+                _ = &mut connection => {}
+                _ = ended.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
+            }
             drop(place);
         });
     }
-    graceful
+    Connections { end }
 }
 
 async fn accept(

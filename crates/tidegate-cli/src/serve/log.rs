@@ -1,9 +1,12 @@
 //! What a server says of its own doings on stderr: lines for people, or one JSON object a line for machines.
 
-use std::io::{self, Write as _};
+use std::io;
 
 use tidegate_http::layer::{Observed, Outcome};
 use tracing::Level;
+
+use crate::fault::tell;
+use crate::report::text::one_line;
 
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -40,12 +43,12 @@ pub(super) fn begin(format: Option<Format>, verbosity: Verbosity) {
     }
 }
 
-/// A diagnostic that cannot be written is no reason to stop serving.
+/// Says what somebody should look at. One that cannot be written is no reason to stop serving.
 pub(super) fn warn(text: &str) {
     if tracing::dispatcher::has_been_set() {
-        tracing::warn!("{text}");
+        tracing::warn!("{}", one_line(text));
     } else {
-        let _ = writeln!(io::stderr(), "warning: {text}");
+        tell(&format!("warning: {text}"));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The rows of a simulation: which limiters run, each with its tally.
 
+use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -172,7 +173,7 @@ fn plan_of_kind(
             kind => Algorithm::new(kind, quota),
         };
         let limit = Limit { name: kind.name().into(), algorithm, mode: Mode::Enforce };
-        vec![SimLimit { limit, per_key, max_in_flight: None }]
+        vec![SimLimit { limit, per_key, max_in_flight: None, overrides: Default::default() }]
     };
     let windowed = matches!(kind, Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog);
     let queue = args.limiter.queue;
@@ -238,23 +239,27 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
             "say it with `--service-time TIME`",
         ));
     }
-    if let Some(limit) = read.iter().find(|limit| !limit.overrides.is_empty()) {
-        return Err(Hint::error(
-            format!("limit `{}` has quotas of single keys, which are not simulated", limit.limit.name),
-            "take the overrides out of a copy of the file, or try them with `tidegate serve`",
-        ));
-    }
     let window = half_open(args.worst_window);
     let bound = bound_of_all(&read, window);
     let limits = read
         .into_iter()
         .map(|read| SimLimit {
+            overrides: overrides(&read),
             per_key: !read.key.is_empty(),
             limit: read.limit,
             max_in_flight: read.max_in_flight,
         })
         .collect();
     Ok(Plan { name: "all limits".to_owned(), what: What::Workers(Workers::one(limits)), bound })
+}
+
+/// The keys that have another quota. A trace has one key field, so that a key of several parts is none of its keys.
+fn overrides(read: &limits::FileLimit) -> HashMap<Box<str>, Algorithm> {
+    let of = |other: &limits::Override| match other.key.as_slice() {
+        [key] => Some((key.as_str().into(), read.limit.algorithm.with_quota(other.quota))),
+        _ => None,
+    };
+    read.overrides.iter().filter_map(of).collect()
 }
 
 /// The most cost that all limits together let start within `window`, where they promise anything about that.

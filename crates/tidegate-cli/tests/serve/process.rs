@@ -52,6 +52,11 @@ impl Running {
         self.warnings.recv_timeout(PATIENCE).unwrap()
     }
 
+    /// What else was said on stderr, when it has ended.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.warnings.iter().collect()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());

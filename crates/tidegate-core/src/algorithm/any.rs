@@ -8,7 +8,7 @@ use super::fixed_window::Used;
 use super::sliding_log::Log;
 use super::sliding_window::TwoCounts;
 use super::token_bucket::{Since, Tat};
-use super::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, Step, TokenBucket, Unlimited};
+use super::{Charged, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, Step, TokenBucket, Unlimited};
 use crate::arithmetic::{narrow, part_up};
 use crate::{Decision, Quota};
 
@@ -232,6 +232,42 @@ impl Algorithm {
             (Self::SlidingLog(limiter), Of::SlidingLog(state)) => limiter.refund(state, charged_at, cost),
             (Self::TokenBucket(limiter), Of::TokenBucket(state)) => limiter.refund(state, since, cost),
             _ => {}
+        }
+    }
+}
+
+impl Algorithm {
+    /// Takes a charge back whose later charges nobody has watched, at `now`: as if it had never been, or less, but not
+    /// more. For a token bucket the units that came back are returned, to be told as [`Charged::earlier`] of others; for
+    /// windows 0, as they need nothing else. `None` if nothing came back, as for a leaky bucket.
+    ///
+    /// ```
+    /// use tidegate_core::algorithm::Charged;
+    /// use tidegate_core::{Algorithm, Kind, Step};
+    ///
+    /// // Full, one call at 0, taken back at 1 ms: full again.
+    /// let ms = 1_000_000;
+    /// let bucket = Algorithm::new(Kind::TokenBucket, "10/s burst 20".parse()?);
+    /// let (mut state, decision) = bucket.step(bucket.fresh(), 0, 1);
+    /// let tidegate_core::Decision::Allowed { reset_after, .. } = decision else { return Err("allowed".into()) };
+    /// let charged = Charged { at: 0, cost: 1, reset_after, earlier: Some(0) };
+    /// assert_eq!(bucket.refund_unwatched(&mut state, &charged, ms), Some(99_000_000));
+    /// assert_eq!(bucket.look(&state, ms, 0).remaining(), 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn refund_unwatched(&self, state: &mut State, charged: &Charged, now: u64) -> Option<u128> {
+        match (self, &mut state.of) {
+            (Self::TokenBucket(bucket), Of::TokenBucket(tat)) => {
+                let units = charged.units_in(bucket, now);
+                TokenBucket::take_back(tat, units);
+                (units > 0).then_some(units)
+            }
+            (Self::LeakyBucket(_) | Self::Unlimited(_), _) => None,
+            _ => {
+                let before = state.clone();
+                self.refund(state, charged.at, charged.cost, Since::default());
+                (*state != before).then_some(0)
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 pub mod unlimited;
+mod unwatched;
 
 pub use any::{Algorithm, Kind, State, UnknownKind};
 pub use fixed_window::FixedWindow;
@@ -24,6 +25,7 @@ pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 pub use unlimited::Unlimited;
+pub use unwatched::Charged;
 
 use core::fmt::Debug;
 use core::time::Duration;

@@ -227,6 +227,10 @@ impl TokenBucket {
         state.0 = state.0.saturating_sub(self.units(cost)).max(since.tat.0);
     }
 
+    pub(super) fn take_back(state: &mut Tat, units: u128) {
+        state.0 = state.0.saturating_sub(units);
+    }
+
     /// Units in a full bucket.
     #[inline]
     pub(super) const fn capacity(&self) -> u128 {

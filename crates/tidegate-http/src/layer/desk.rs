@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
-use tidegate::{Decision, Policy, PolicyDecision};
+use tidegate::{Decision, Policy, PolicyDecision, Receipt};
 
 use super::key::{Key, KeyBy, RequestHead, Who};
 use super::limit::{Entry, LayerClock};
@@ -37,6 +37,8 @@ pub(super) struct Desk {
     pub(super) policy_field: Option<HeaderValue>,
     pub(super) legacy_fields: bool,
     pub(super) observer: Option<ObserverFn>,
+    /// Whether requests that nobody served are taken back.
+    pub(super) takes_back: bool,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -53,6 +55,7 @@ pub(super) struct Counters {
     pub(super) shed: AtomicU64,
     pub(super) shadow: AtomicU64,
     pub(super) without_peer: AtomicU64,
+    pub(super) not_served: AtomicU64,
     /// Requests that wait for their turn now.
     pub(super) waiting: AtomicU64,
 }
@@ -78,11 +81,23 @@ pub(super) struct Ask<'a> {
 
 /// What was decided about one request.
 pub(super) enum Decided {
-    /// The only limit allows it after this wait, and these are its numbers if they are shown: most requests of most
-    /// servers, so it is kept short.
-    Alone(Duration, Option<Shown>, Option<Permit>),
+    /// The only limit allows it: most requests of most servers, so it is kept short.
+    Alone(Alone),
     Verdict(Verdict),
 }
+
+/// What goes with a request that the only limit allows.
+pub(super) struct Alone {
+    /// How long it has to wait.
+    pub(super) wait: Duration,
+    /// The numbers of the limit, if they are shown.
+    pub(super) shown: Option<Shown>,
+    pub(super) permit: Option<Permit>,
+    pub(super) charges: Charges,
+}
+
+/// What a request was charged in limits by their index, to be taken back if nobody serves it.
+pub(super) type Charges = Vec<(usize, Receipt)>;
 
 /// The answer to one request.
 pub(super) struct Verdict {
@@ -101,6 +116,7 @@ pub(super) struct Verdict {
     /// The places that the key has left.
     pub(super) free: Option<u64>,
     pub(super) permit: Option<Permit>,
+    pub(super) charges: Charges,
 }
 
 /// The numbers of one limit after a request.
@@ -208,7 +224,8 @@ impl Desk {
             self.places.lock().enter(None);
             Permit::new(Arc::clone(&self.places), None)
         });
-        Decided::Alone(start_after, shown, permit)
+        let charges = self.charges(asks, &[decision], now);
+        Decided::Alone(Alone { wait: start_after, shown, permit, charges })
     }
 
     /// Whether responses carry fields about the limits.
@@ -249,7 +266,27 @@ impl Desk {
         let free = key.map(|key| running.free(key));
         drop(running);
         let permit = self.counts_in_flight().then(|| Permit::new(Arc::clone(&self.places), key));
-        Verdict { permit, free, ..self.verdict(asks, &charged, now) }
+        let charges = self.charges(asks, &charged, now);
+        Verdict { permit, free, charges, ..self.verdict(asks, &charged, now) }
+    }
+
+    fn charges(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Charges {
+        if !self.takes_back {
+            return Charges::new();
+        }
+        let charged = self.limits.iter().zip(asks).zip(decisions).enumerate();
+        let receipt = |(limit, ((entry, ask), decision)): (usize, ((&Entry, &Ask<'_>), &Decision))| {
+            Some((limit, entry.receipt(ask, now, decision)?))
+        };
+        charged.filter_map(receipt).collect()
+    }
+
+    /// Takes back what a request was charged that nobody has served.
+    pub(super) fn not_served(&self, charges: Charges) {
+        self.counters.not_served.fetch_add(1, Ordering::Relaxed);
+        for (limit, receipt) in charges {
+            self.limits[limit].refund(receipt);
+        }
     }
 
     fn look(&self, asks: &[Ask<'_>], now: u64) -> Vec<Decision> {
@@ -310,6 +347,7 @@ impl Verdict {
             full: None,
             free: None,
             permit: None,
+            charges: Charges::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
-use tidegate::{Algorithm, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Tier, WhenFull};
+use tidegate::{Algorithm, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Receipt, Tier, WhenFull};
 
 use super::build::{RateLimitError, RequestLimit};
 use super::desk::{Ask, CostFn, Shown};
@@ -198,6 +198,16 @@ impl Entry {
     pub(super) fn peek(&self, ask: &Ask<'_>, cost: u64, now: u64) -> Decision {
         let tier = self.tiers[ask.tier].tier;
         self.limiter.peek_in_at(tier, &ask.key, cost, now.saturating_add(self.ahead_ns))
+    }
+
+    /// What takes a charge back.
+    pub(super) fn receipt(&self, ask: &Ask<'_>, now: u64, decision: &Decision) -> Option<Receipt> {
+        let (tier, now) = (self.tiers[ask.tier].tier, now.saturating_add(self.ahead_ns));
+        self.limiter.receipt_in(tier, &ask.key, ask.cost, now, decision)
+    }
+
+    pub(super) fn refund(&self, receipt: Receipt) {
+        self.limiter.refund(receipt);
     }
 
     /// The numbers to show after a decision.

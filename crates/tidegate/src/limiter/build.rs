@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
+use std::sync::Mutex;
 
 use foldhash::quality::RandomState;
 use thiserror::Error;
@@ -9,6 +10,7 @@ use tidegate_core::algorithm::TokenBucket;
 use tidegate_core::{Algorithm, Kind, Mode, Policy};
 
 use super::flat::{self, Flat};
+use super::refund::Refunds;
 use super::sets::{self, Sets};
 use super::{Limiter, Table, Tier, WhenFull};
 use crate::clock::Clock;
@@ -223,6 +225,7 @@ impl LimiterBuilder {
             clock: self.clock.clone(),
             tiers: self.tiers.iter().map(|(name, _)| name.clone()).collect(),
             overrides: HashMap::default(),
+            refunds: Mutex::default(),
         }
     }
 
@@ -288,6 +291,8 @@ pub(super) fn set(
     if limit >= limits || index >= tiers {
         return Err(LimiterError::NoLimitHere { limit, tier: index, limits, tiers });
     }
+    // No refund comes in between.
+    let mut refunds = Refunds::lock(&limiter.refunds);
     let now_ns = limiter.now_ns();
     let mut kind = Kind::TokenBucket;
     let change = |policies: &mut [Policy]| {
@@ -306,5 +311,6 @@ pub(super) fn set(
             true
         }
     };
+    refunds.changed(limiter.now_ns());
     if fits { Ok(()) } else { Err(LimiterError::DoesNotFit { kind }) }
 }

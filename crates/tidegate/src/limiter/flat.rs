@@ -30,6 +30,7 @@
 //! **Time** that goes back makes a bucket look emptier than it is, since the state is one number: it creates nothing, and
 //! can reject a call until the time is what it was. A limiter's own clock does not go back.
 
+mod refund;
 mod set;
 
 use std::sync::PoisonError;

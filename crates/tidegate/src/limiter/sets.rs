@@ -7,6 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use tidegate_core::algorithm::Charged;
 use tidegate_core::{Algorithm, Decision, Mode, Policy, PolicyDecision, State, Step};
 
 use super::WhenFull;
@@ -142,9 +143,7 @@ impl Sets {
     ) -> PolicyDecision {
         let policies = self.read();
         let call = Call { hash, tier, now, costs, charge };
-        #[expect(clippy::cast_possible_truncation, reason = "below the number of sets, which is a usize")]
-        let index = ((u128::from(hash) * self.sets.len() as u128) >> 64) as usize;
-        let result = lock(&self.sets[index]).step(self, &policies, call);
+        let result = lock(&self.sets[self.index(hash)]).step(self, &policies, call);
         result.unwrap_or_else(|(wait, alone)| {
             self.without_slot(&policies[usize::from(tier)], call, wait, alone)
         })
@@ -172,6 +171,37 @@ impl Sets {
             charge(policy, states, call.now, call.costs);
         }
         answer
+    }
+
+    /// Takes a charge of the only limit back, at the time that `now` reads under the lock; says that time and the units.
+    /// `None` if nothing comes back.
+    pub(super) fn refund(
+        &self,
+        hash: u64,
+        tier: u8,
+        charged: &Charged,
+        now: impl FnOnce() -> u64,
+    ) -> Option<(u64, u128)> {
+        let policies = self.read();
+        let limit =
+            policies[usize::from(tier)].limits().first().filter(|limit| limit.mode == Mode::Enforce)?;
+        let mut set = lock(&self.sets[self.index(hash)]);
+        let slot = set.fingerprints.iter().position(|&held| held == hash)?;
+        // When a slot was given away after the call, it may have been that of this key, and its debt is forgotten with it.
+        let has_room = set.fingerprints.contains(&0);
+        let is_kept = set.reused_at < charged.at || (set.reused_at == 0 && has_room);
+        if set.tiers[slot] != tier || !is_kept {
+            return None;
+        }
+        let now = now();
+        let units = limit.algorithm.refund_unwatched(&mut set.states[slot * self.limits], charged, now)?;
+        Some((now, units))
+    }
+
+    fn index(&self, hash: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "below the number of sets, which is a usize")]
+        let index = ((u128::from(hash) * self.sets.len() as u128) >> 64) as usize;
+        index
     }
 
     /// Puts new policies in force; each limiter stays as full in proportion as it was. Decisions wait meanwhile.

@@ -1,10 +1,12 @@
 //! `POST /api/simulate`: a pattern or a pasted trace through limiters, as `tidegate simulate` does it
 //! (`tidegate.playground/1`).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::{Algorithm, Kind, Limit, Mode, Quota, State, Step as _};
+use tidegate_sim::trace::UnknownTimeUnit;
 use tidegate_sim::{
     Arrivals, Pattern, PatternSettings, Settings, SimLimit, Tally, TraceOptions, Workers, arrivals_of,
     simulate,
@@ -42,6 +44,8 @@ pub(super) struct Ask {
     trace: Option<String>,
     #[serde(default)]
     key: Option<String>,
+    #[serde(default)]
+    time_unit: Option<String>,
 }
 
 /// What came of it.
@@ -162,11 +166,18 @@ impl Ask {
 
     fn trace(&self, text: &str, notes: &mut Vec<String>) -> Result<Arrivals, String> {
         let key = self.key.as_deref().map(str::trim).filter(|key| !key.is_empty());
-        let options = TraceOptions { key: key.map(str::to_owned), ..TraceOptions::default() };
+        let unit = self.time_unit.as_deref().map(str::parse).transpose();
+        let time_unit = unit.map_err(|error: UnknownTimeUnit| error.to_string())?;
+        let options = TraceOptions { key: key.map(str::to_owned), time_unit, ..TraceOptions::default() };
         // A line without an end is one that an editor did not end.
         let text = format!("{}\n", text.trim_end());
-        let trace = tidegate_sim::trace::read(text.as_bytes(), "trace", &options, &mut |_| {})
-            .map_err(|error| error.to_string().replace('\n', "; "))?;
+        let trace =
+            tidegate_sim::trace::read(text.as_bytes(), "trace", &options, &mut |_| {}).map_err(|error| {
+                error
+                    .to_string()
+                    .replace("pass `--time-unit s|ms|us|ns`", "say which unit")
+                    .replace('\n', "; ")
+            })?;
         if trace.arrivals.len() as u64 > MAX_REQUESTS {
             return Err(format!(
                 "{} requests are more than the {MAX_REQUESTS} that are tried here; use `tidegate simulate --trace`",
@@ -190,7 +201,8 @@ impl Row {
         };
         let per_key = arrivals.keys.is_some();
         let limit = Limit { name: kind.name().into(), algorithm, mode: Mode::Enforce };
-        let workers = Workers::one(vec![SimLimit { limit, per_key, max_in_flight: None }]);
+        let workers =
+            Workers::one(vec![SimLimit { limit, per_key, max_in_flight: None, overrides: HashMap::new() }]);
         let tally = simulate(arrivals, &workers, settings, &mut |_| {});
         let half_open = settings.worst_window.saturating_sub(Duration::from_nanos(1));
         let bound = if per_key { None } else { algorithm.bound(half_open) };
@@ -274,7 +286,7 @@ mod tests {
         let ask = |key: &str| {
             let trace = "time,client\n1,ann\n1,bob\n1,ann\n1,bob\n2,ann";
             let json = serde_json::json!({
-                "trace": trace, "key": key, "quota": "1 per 10s", "limiters": ["token-bucket"],
+                "trace": trace, "key": key, "time_unit": "s", "quota": "1 per 10s", "limiters": ["token-bucket"],
             });
             run(&json.to_string()).unwrap()
         };
@@ -299,6 +311,11 @@ mod tests {
             (r#"{"quota": "5/s", "limiters": ["none"], "rate": "1000000/s"}"#, "3000000 requests are more"),
             (r#"{"quota": "99999999/s", "limiters": ["none"], "pattern": "boundary"}"#, "199999998 requests"),
             (r#"{"quota": "5/s", "limiters": ["none"], "trace": "hello"}"#, "trace"),
+            (
+                r#"{"quota": "5/s", "limiters": ["none"], "trace": "time\n1\n2"}"#,
+                "trace:2: time `time` is the number `1`",
+            ),
+            (r#"{"quota": "5/s", "limiters": ["none"], "trace": "t", "time_unit": "x"}"#, "unknown"),
         ];
         for (json, begins) in cases {
             let error = run(json).unwrap_err();

@@ -28,6 +28,7 @@ export const rate = (number) => (number === 0 || number >= 10 ? whole : tenths).
 
 /** A time in nanoseconds, as people say it. */
 export function time(ns) {
+  if (ns === 0) return "0s";
   const units = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
   if (ns >= 60e9) {
     const seconds = Math.round(ns / 1e9);
@@ -40,9 +41,8 @@ export function time(ns) {
   return `${number >= 100 || Number.isInteger(number) ? Math.round(number) : number.toPrecision(2)}${unit}`;
 }
 
-/** The smallest of 1, 2, 5, 10, 20, ... that is at least `most`, so that a scale does not move all the time. */
-export function ceiling(most) {
-  if (most <= 1) return 1;
+/** The smallest of ..., 0.5, 1, 2, 5, 10, ... that is at least `most`, so that a scale does not move all the time. */
+function ceiling(most) {
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= most);
 }
@@ -62,7 +62,7 @@ export function seconds(figure, { allowed, rejected }, { scale }) {
   const { root, width, height } = picture(figure, label);
   const left = scale ? 34 : 0;
   const bottom = scale ? height - 18 : height;
-  const top = ceiling(most);
+  const top = ceiling(Math.max(most, 1));
   const y = (number) => bottom - (number / top) * (bottom - 6);
   if (scale) {
     for (const number of [0, top / 2, top]) {
@@ -103,16 +103,16 @@ export function lines(figure, all, label) {
   const most = Math.max(1, ...points.map(([, number]) => number));
   const x = (second) => left + (second / last) * (width - left - 2);
   const y = (number) => bottom - (number / most) * (bottom - 8);
-  const step = ceiling(most / 4.5);
+  const step = Math.max(1, ceiling(most / 4.5));
   for (let number = 0; number <= most; number += step) {
     root.append(svg("line", { class: "grid", x1: left, x2: width, y1: y(number), y2: y(number) }));
     root.append(svg("text", { x: left - 8, y: y(number) + 4, "text-anchor": "end" }, short(number)));
   }
-  const ticks = width > 600 ? 5 : 3;
-  for (let tick = 0; tick <= ticks; tick += 1) {
-    const second = (last * tick) / ticks;
-    const anchor = tick === 0 ? "start" : tick === ticks ? "end" : "middle";
-    root.append(svg("text", { x: x(second), y: height - 3, "text-anchor": anchor }, time(second * 1e9)));
+  const every = ceiling(last / (width > 600 ? 8 : 4));
+  for (let tick = 0; tick * every <= last * 1.0001; tick += 1) {
+    const second = tick * every;
+    const anchor = tick === 0 ? "start" : x(second) > width - 24 ? "end" : "middle";
+    root.append(svg("text", { x: x(second), y: height - 3, "text-anchor": anchor }, time(Math.round(second * 1e9))));
   }
   const clip = svg("clipPath", { id: "plot" });
   clip.append(svg("rect", { x: left, y: 0, width: width - left, height: bottom + 2 }));

@@ -162,7 +162,7 @@ function fraction({ remaining, capacity, reset_after_ns: reset, refill }) {
 
 function rejectedMost(all) {
   const rows = all.flatMap((limit) => limit.rejected_most.map((key) => ({ limit, ...key })))
-    .sort((one, other) => other.at_least - one.at_least || other.at_most - one.at_most).slice(0, ROWS);
+    .sort((one, other) => (one.limit.mode === "shadow") - (other.limit.mode === "shadow") || other.at_least - one.at_least || other.at_most - one.at_most).slice(0, ROWS);
   at("nobody").hidden = rows.length > 0;
   at("most").hidden = rows.length === 0;
   const body = at("most").tBodies[0];

@@ -55,7 +55,10 @@ function question() {
   const limiters = [...document.querySelectorAll("[name=limiter]:checked")].map((box) => box.value);
   const ask = { quota: `${at("rate").value}/${at("per").value} burst ${at("burst").value}`, limiters };
   const pattern = at("pattern").value;
-  if (pattern === "trace") return { ...ask, trace: at("trace").value, key: at("key").value };
+  if (pattern === "trace") {
+    const unit = at("time-unit").value;
+    return { ...ask, trace: at("trace").value, key: at("key").value, ...(unit && { time_unit: unit }) };
+  }
   return {
     ...ask, pattern, rate: `${at("pace").value}/s`, duration: `${at("duration").value}s`,
     seed: Math.trunc(Number(at("seed").value)) || 0,
