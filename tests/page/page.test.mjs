@@ -1,6 +1,7 @@
 // The live page in a real browser: what it shows is what hammers counted, and everyone can use it.
 
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { mkdir } from "node:fs/promises";
 import { test } from "node:test";
 import { hammer, number, open, pictures, serve } from "./harness.mjs";
@@ -62,6 +63,10 @@ test("the counts on the page are those of hammer, in light, in dark and on a tel
     assert.ok(width <= page.viewportSize().width, `${name}: ${width} wide`);
     assert.deepEqual(strange, []);
   }
+  // What Prometheus itself says of the text.
+  const metrics = await (await fetch(`${server.admin}/metrics`)).text();
+  const checked = spawnSync("promtool", ["check", "metrics"], { input: metrics, encoding: "utf8" });
+  assert.equal(checked.status, 0, `${checked.error ?? ""}${checked.stdout}${checked.stderr}`);
   const ground = ({ page }) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   assert.notEqual(await ground(opened[0]), await ground(opened[1]));
 });

@@ -16,8 +16,8 @@ use crate::serve::reload::Reloads;
 /// How long the fullness of the tables is believed, at least.
 const STATS_AGE: Duration = Duration::from_secs(1);
 
-/// And how much longer than it took to find out: it costs at most a fiftieth of a processor, however large the tables are.
-const STATS_REST: u32 = 50;
+/// And how much longer than it took to find out: it costs at most a twentieth of a processor, however large the tables are.
+const STATS_REST: u32 = 20;
 
 /// What is shown, of all requests and of the limits in force.
 #[derive(Debug)]
