@@ -39,7 +39,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-fn described(limit: &FileLimit) -> String {
+/// What a limit means, in lines: `NAME: QUOTA for each KEY (LIMITER)` and what follows from it.
+pub(crate) fn described(limit: &FileLimit) -> String {
     let FileLimit { limit: named, quota, key, max_in_flight, overrides } = limit;
     let (kind, window) = (named.algorithm.kind(), Duration::from_secs(1));
     let mode = match named.mode {

@@ -1,9 +1,12 @@
 //! `tidegate serve`: a server under limits, to try them over HTTP.
 
+mod address;
+mod admin;
 mod connections;
 mod impatient;
 mod key;
 mod layer;
+mod log;
 mod reload;
 mod upstream;
 
@@ -21,12 +24,16 @@ use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
 use tidegate_http::layer::RateLimitBuilder;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
-use crate::fault::{Hint, Outcome};
+use crate::fault::Outcome;
 use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
+use address::{bind, listen};
+use admin::{Board, Shown};
 use key::KeyWord;
-use reload::{Hangups, Reloader};
+use log::warn;
+use reload::{Hangups, Reloader, Reloads};
 use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
@@ -58,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
     limits: Option<PathBuf>,
 
-    /// Pass what the limits allow on to the service at http://HOST[:PORT][/BASE]: a reverse proxy
+    /// Pass what the limits allow on to the service at http://HOST:PORT/BASE: a reverse proxy
     ///
     /// Bodies stream both ways; WebSockets work. Host goes on as it came; X-Forwarded-For, -Proto and -Host and Via say
     /// where a request came from. A service that cannot be reached is answered 502, one that is slow 504.
@@ -80,6 +87,21 @@ pub(crate) struct Args {
     /// How many keys each limit holds at one time; when there are more, the one nearest to a full bucket is forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
     keys: u64,
+
+    /// Also serve the live page, its JSON, /metrics, /healthz and /readyz at this address [default: none of it]
+    ///
+    /// It has no password and shows the keys that ask most, so keep it on this machine, 127.0.0.1:9090 for example, or on a
+    /// network of its own.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen, help_heading = "Watching")]
+    admin: Option<SocketAddr>,
+
+    /// Log start, reloads, drain and stop on stderr as `text`, or as `json` with an object a line [default: only warnings]
+    #[arg(long, value_name = "FORMAT", help_heading = "Watching")]
+    log: Option<log::Format>,
+
+    /// How much the log tells; debug tells of each refused request, with its key
+    #[arg(long, value_name = "LEVEL", default_value = "info", requires = "log", help_heading = "Watching")]
+    log_level: log::Verbosity,
 }
 
 /// Where the limits come from, and what else a layer needs: as they are said anew with each reload.
@@ -90,6 +112,17 @@ struct Limits {
     trusted_proxies: TrustedProxies,
     /// Whether the service behind may be down: then requests that it did not get cost nothing.
     has_upstream: bool,
+    /// Who is told of decisions, for the admin address.
+    board: Option<Arc<Board>>,
+}
+
+/// A layer to build, and what of.
+#[derive(Debug)]
+struct Built {
+    builder: RateLimitBuilder,
+    limits: Vec<FileLimit>,
+    /// What the admin address shows once they are in force.
+    shown: Option<Arc<[Shown]>>,
 }
 
 #[derive(Debug, Clone)]
@@ -99,7 +132,7 @@ enum Source {
 }
 
 impl Limits {
-    fn new(args: &Args) -> anyhow::Result<Self> {
+    fn new(args: &Args, board: Option<Arc<Board>>) -> anyhow::Result<Self> {
         let source = match &args.limits {
             Some(path) => Source::File(path.clone()),
             None => Source::Flags(Box::new(limit_of_flags(args)?)),
@@ -109,20 +142,37 @@ impl Limits {
             keys: usize::try_from(args.keys)?,
             trusted_proxies: args.trusted_proxies.clone(),
             has_upstream: args.upstream.is_some(),
+            board,
         })
     }
 
     /// The layer to build, and the limits it is of.
-    fn builder(&self) -> anyhow::Result<(RateLimitBuilder, Vec<FileLimit>)> {
+    fn builder(&self) -> anyhow::Result<Built> {
         let limits = match &self.source {
             Source::Flags(limit) => vec![(**limit).clone()],
             Source::File(path) => limits::read(path)?,
         };
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
-        // That somebody is told of decisions makes the layer count the requests in flight.
-        let builder = layer::builder(&limits, self.keys)?.identity(identity).observe(|_| {});
+        let builder = layer::builder(&limits, self.keys)?.identity(identity);
         let builder = if self.has_upstream { builder.take_back_not_served() } else { builder };
-        Ok((builder, limits))
+        let Some(board) = &self.board else {
+            // That somebody is told of decisions makes the layer count the requests in flight.
+            return Ok(Built { builder: builder.observe(log::decision), limits, shown: None });
+        };
+        let shown = board.prepare(&limits, layer::overrides);
+        let count = board.observer(&shown);
+        let builder = builder.observe(move |seen| {
+            count(seen);
+            log::decision(seen);
+        });
+        Ok(Built { builder, limits, shown: Some(shown) })
+    }
+
+    /// These limits are in force now.
+    fn show(&self, shown: Option<Arc<[Shown]>>) {
+        if let (Some(board), Some(shown)) = (&self.board, shown) {
+            board.show(shown);
+        }
     }
 }
 
@@ -136,11 +186,18 @@ fn limit_of_flags(args: &Args) -> anyhow::Result<FileLimit> {
 
 /// Runs `serve` until a signal stops it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let limits = Limits::new(args)?;
+    log::begin(args.log, args.log_level);
+    let reloads = Arc::new(Reloads::default());
+    let board = args.admin.map(|_| Arc::new(Board::new(Arc::clone(&reloads))));
+    let limits = Limits::new(args, board.clone())?;
     // Before it is read, so that a change after that is seen.
     let stamp = args.limits.as_deref().and_then(reload::stamp);
-    let (builder, read) = limits.builder()?;
+    let Built { builder, limits: read, shown } = limits.builder()?;
     let layer = builder.build().map_err(|error| layer::cannot_build(&error))?;
+    limits.show(shown);
+    if let Some(board) = &board {
+        board.decides(&layer);
+    }
     let settings = settings(args, &layer, &read);
     let upstream = match &args.upstream {
         Some(url) => Some(Arc::new(Upstream::new(url, args.upstream_timeout)?)),
@@ -151,7 +208,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         .enable_all()
         .build()
         .context("cannot start the threads of the server")?;
-    let result = runtime.block_on(serve(args.listen, (limits, stamp), (&layer, router), &settings));
+    let result = runtime.block_on(serve(args, (limits, stamp), (&layer, router), reloads, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
@@ -195,9 +252,10 @@ fn router(layer: &RateLimit, upstream: Option<Arc<Upstream>>) -> Router {
 }
 
 async fn serve(
-    listen: SocketAddr,
+    args: &Args,
     (limits, stamp): (Limits, reload::Stamp),
     (layer, router): (&RateLimit, Router),
+    reloads: Arc<Reloads>,
     settings: &str,
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::new()?;
@@ -206,20 +264,29 @@ async fn serve(
         Source::File(path) => Some((path.clone(), Hangups::new().context("cannot wait for signals")?)),
         Source::Flags(_) => None,
     };
-    let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, &error))?;
-    let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        warn(&format!(
-            "{address} lets other machines in; use --listen 127.0.0.1:{} to keep them out",
-            address.port()
-        ));
-    }
+    let (listener, address) = bind("--listen", args.listen, "").await?;
+    let board = limits.board.clone();
+    let admin = match (&board, args.admin) {
+        (Some(board), Some(at)) => {
+            let (listener, at) = bind("--admin", at, " to the admin address").await?;
+            Some((at, serve_admin(listener, admin::router(Arc::clone(board), address, at), board)))
+        }
+        _ => None,
+    };
     say(&format!("listening on http://{address}\n{settings}"))?;
+    if let Some((at, _)) = &admin {
+        say(&format!("admin on http://{at}"))?;
+    }
+    tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
 
     if let Some((path, hangups)) = hangups {
-        tokio::spawn(Reloader::new(limits, path, layer.clone(), Arc::default()).run(stamp, hangups));
+        tokio::spawn(Reloader::new(limits, path, layer.clone(), reloads).run(stamp, hangups));
     }
     let connections = connections::serve(listener, router, signals.next()).await;
+    if let Some(board) = &board {
+        board.drain();
+    }
+    tracing::info!(in_flight = layer.counts().in_flight, "draining");
     tokio::select! {
         () = connections.shutdown() => {}
         () = tokio::time::sleep(DRAIN_TIMEOUT) => {
@@ -233,26 +300,22 @@ async fn serve(
     }
     let counts = layer.counts();
     let (allowed, rejected) = (counts.allowed, counts.rejected + counts.shed);
+    tracing::info!(requests = allowed + rejected, allowed, rejected, "stopped");
     say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
     Ok(Outcome::Fine)
 }
 
-fn cannot_listen(listen: SocketAddr, error: &io::Error) -> anyhow::Error {
-    let (why, hint) = match error.kind() {
-        io::ErrorKind::AddrInUse => (
-            "the port is in use".to_owned(),
-            "stop the other program, or give --listen another port; port 0 takes a free one".to_owned(),
-        ),
-        io::ErrorKind::PermissionDenied => {
-            ("not permitted".to_owned(), "ports below 1024 need a privilege; use for example 8080".to_owned())
+/// Serves the admin address until the server ends, also while it drains.
+fn serve_admin(listener: TcpListener, router: Router, board: &Arc<Board>) -> JoinHandle<()> {
+    let board = Arc::clone(board);
+    tokio::spawn(async move {
+        let time = admin::keep_time(board);
+        let pages = connections::serve(listener, router, std::future::pending());
+        tokio::select! {
+            () = time => {}
+            _ = pages => {}
         }
-        io::ErrorKind::AddrNotAvailable => (
-            "this machine has no such address".to_owned(),
-            format!("use for example --listen 127.0.0.1:{}", listen.port()),
-        ),
-        _ => (error.to_string(), "give --listen another address or port".to_owned()),
-    };
-    Hint::error(format!("cannot listen on {listen}: {why}"), hint)
+    })
 }
 
 /// Reads a number of keys.
@@ -260,26 +323,11 @@ fn keys(text: &str) -> Result<u64, String> {
     whole_within(text, 1..=16_777_216)
 }
 
-/// Reads `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
-    numeric
-        .as_deref()
-        .unwrap_or(text)
-        .parse()
-        .map_err(|_| "not an address with a port; write for example 127.0.0.1:8080 or [::1]:8080".to_owned())
-}
-
 /// Writes to stdout at once, also into a pipe: whoever started the server waits for the line.
 fn say(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
-}
-
-/// A diagnostic that cannot be written is no reason to stop serving.
-fn warn(text: &str) {
-    let _ = writeln!(io::stderr(), "warning: {text}");
 }
 
 /// The signals that ask for an end: Ctrl-C, and SIGTERM where there is one.

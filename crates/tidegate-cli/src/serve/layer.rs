@@ -1,7 +1,7 @@
 //! From limits in words to the layer that keeps them.
 
-use tidegate::{Kind, Mode};
-use tidegate_http::layer::RateLimitBuilder;
+use tidegate::{Kind, Mode, Quota};
+use tidegate_http::layer::{Key, RateLimitBuilder};
 use tidegate_http::{RateLimit, RequestLimit};
 
 use super::key::{Word, key, key_by};
@@ -54,6 +54,13 @@ pub(super) fn builder(limits: &[FileLimit], keys: usize) -> anyhow::Result<RateL
         };
     }
     Ok(builder)
+}
+
+/// The keys of a limit that have a quota of their own. Those that are wrong are left out, as [`builder`] says so of them.
+pub(super) fn overrides(limit: &FileLimit) -> Vec<(Key<'static>, Quota)> {
+    let Ok(words) = words(limit) else { return Vec::new() };
+    let others = limit.overrides.iter();
+    others.filter_map(|other| Some((key(&words, &other.key).ok()?, other.quota))).collect()
 }
 
 const fn per_key(limit: &FileLimit) -> &'static str {

@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use tidegate_http::RateLimit;
 use tidegate_http::layer::Replaced;
 
-use super::{Limits, say, warn};
+use super::log::warn;
+use super::{Built, Limits, say};
 
 /// How often the file is looked at. A change counts when it is there at two looks, so that no file is read that is still
 /// being written. Less would make no difference to people; more would be felt.
@@ -70,7 +71,9 @@ impl Reloader {
             Ok(replaced) => {
                 self.reloads.ok.fetch_add(1, Ordering::Relaxed);
                 // Whether somebody reads it changes nothing.
-                let _ = say(&format!("reloaded {file}: {}", in_words(&replaced)));
+                let limits = in_words(&replaced);
+                let _ = say(&format!("reloaded {file}: {limits}"));
+                tracing::info!(%file, limits, "reloaded");
             }
             Err(error) => {
                 self.reloads.failed.fetch_add(1, Ordering::Relaxed);
@@ -80,8 +83,10 @@ impl Reloader {
     }
 
     fn replace(&self) -> anyhow::Result<Replaced> {
-        let (builder, _) = self.limits.builder()?;
-        self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))
+        let Built { builder, shown, .. } = self.limits.builder()?;
+        let replaced = self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))?;
+        self.limits.show(shown);
+        Ok(replaced)
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::process::*;
 
 /// A limits file, gone with the test.
-struct File(PathBuf);
+pub(crate) struct File(PathBuf);
 
 impl File {
-    fn new(name: &str, text: &str) -> Self {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("tidegate-{name}-{}.toml", std::process::id()));
         fs::write(&path, text).unwrap();
         Self(path)
@@ -21,12 +21,12 @@ impl File {
         Server::start(&args)
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 
     /// Writes it as editors do: another file takes its place at once.
-    fn replace(&self, text: &str) {
+    pub(crate) fn replace(&self, text: &str) {
         let new = self.0.with_extension("new");
         fs::write(&new, text).unwrap();
         fs::rename(new, &self.0).unwrap();

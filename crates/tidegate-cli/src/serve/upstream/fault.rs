@@ -14,7 +14,7 @@ use tidegate_http::layer::NotServed;
 use tidegate_http::problem::PROBLEM_JSON;
 
 use super::body::Late;
-use crate::fault::tell;
+use crate::serve::log::warn;
 
 /// Why there is no answer of the service. The texts are causes, for the log; a client is not told them.
 #[derive(Debug)]
@@ -174,6 +174,6 @@ impl Log {
             0 => String::new(),
             unsaid => format!("; {unsaid} more since the last line"),
         };
-        tell(&format!("warning: upstream {}: {cause}; answered {}{more}", self.url, fault.status().as_u16()));
+        warn(&format!("upstream {}: {cause}; answered {}{more}", self.url, fault.status().as_u16()));
     }
 }
