@@ -71,12 +71,13 @@ impl Running {
         if self.all.has_place() { Ok(()) } else { Err(Full::Server) }
     }
 
-    /// Takes the place that [`Self::look`] has found.
-    pub(super) fn enter(&mut self, key: Option<u64>) {
-        if let (Some(key), Some(max)) = (key, self.max_per_key) {
-            let _found = self.keys.entry(key).or_insert_with(|| InFlight::new(max)).try_enter();
-        }
+    /// Takes the place that [`Self::look`] has found, and says which key it was counted for: none if keys have no places of
+    /// their own any more.
+    pub(super) fn enter(&mut self, key: Option<u64>) -> Option<u64> {
         let _found = self.all.try_enter();
+        let (key, max) = (key?, self.max_per_key?);
+        let _found = self.keys.entry(key).or_insert_with(|| InFlight::new(max)).try_enter();
+        Some(key)
     }
 
     fn leave(&mut self, key: Option<u64>) {
@@ -111,7 +112,7 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// The permit for a place that was entered.
+    /// The permit for a place that was entered, and the key that it was counted for.
     pub(super) const fn new(places: Arc<Places>, key: Option<u64>) -> Self {
         Self { places, key }
     }
