@@ -80,7 +80,7 @@ impl Reloader {
     }
 
     fn replace(&self) -> anyhow::Result<Replaced> {
-        let (builder, _) = self.limits.builder()?;
+        let (builder, _) = self.limits.builder_again()?;
         self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))
     }
 }
