@@ -123,3 +123,28 @@ impl Drop for Permit {
         self.places.lock().leave(self.key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_goes_back_to_the_key_that_it_was_counted_for() {
+        let places = Arc::new(Places::new(None, NonZeroU64::new(2)));
+        let enter = || Permit::new(Arc::clone(&places), places.lock().enter(Some(7)));
+        let counted = enter();
+        let free_and_running = || {
+            let running = places.lock();
+            (running.free(7), running.running())
+        };
+        // Keys have no places of their own for a while, and somebody still asks as if they had.
+        places.lock().set_max(None, None);
+        let uncounted = enter();
+        places.lock().set_max(None, NonZeroU64::new(2));
+        assert_eq!(free_and_running(), (1, 2));
+        drop(uncounted);
+        assert_eq!(free_and_running(), (1, 1));
+        drop(counted);
+        assert_eq!(free_and_running(), (2, 0));
+    }
+}
