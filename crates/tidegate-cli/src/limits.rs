@@ -1,7 +1,9 @@
 //! The limits file: several limits at once, in TOML.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs;
+use std::io::{self, Read as _};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
@@ -148,6 +150,10 @@ impl serde::de::Visitor<'_> for Whole {
     }
 }
 
+/// The longest file, in bytes: 100,000 keys with quotas of their own fit. Twice as much would be read slowly, and a device
+/// without an end would fill the memory.
+const MAX_BYTES: u64 = 8 << 20;
+
 /// Reads the limits of a file.
 ///
 /// # Errors
@@ -155,13 +161,40 @@ impl serde::de::Visitor<'_> for Whole {
 /// A file that cannot be read, or a text in it that is no limit: the error names file, line and key.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
     let name = path.display().to_string();
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = fs::File::open(path).and_then(text).map_err(|error| {
         Hint::error(
             format!("cannot read the limits file `{name}`: {error}"),
             "name a TOML file that can be read, with one `[[limit]]` or more",
         )
     })?;
     parse(&name, &text)
+}
+
+/// Reads the limits of a file again. What is no file, such as a pipe, has nothing to say a second time, or never ends.
+///
+/// # Errors
+///
+/// As of [`read`].
+pub(crate) fn read_again(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+    let is_other = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
+    if is_other {
+        return Err(Hint::error(
+            format!("cannot read the limits file `{}` again: it is a pipe or a device", path.display()),
+            "put a file in its place",
+        ));
+    }
+    read(path)
+}
+
+fn text(file: fs::File) -> io::Result<String> {
+    let mut text = String::new();
+    // One byte more tells a file that is too long from one that just fits.
+    let length = file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if length as u64 > MAX_BYTES {
+        let why = format!("it is longer than {} MiB", MAX_BYTES >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
 }
 
 pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Vec<FileLimit>> {
@@ -258,6 +291,7 @@ impl Entry {
 /// The quotas of single keys, or what is wrong with them and what to do.
 fn overrides(entries: Vec<OverrideEntry>, key: &[String]) -> Result<Vec<Override>, (String, String)> {
     let mut overrides: Vec<Override> = Vec::new();
+    let mut known = HashSet::new();
     for entry in entries {
         let values = match entry.key {
             Key::None => Vec::new(),
@@ -274,7 +308,7 @@ fn overrides(entries: Vec<OverrideEntry>, key: &[String]) -> Result<Vec<Override
                 format!("write a value for each of {}", key.join(", ")),
             ));
         }
-        if overrides.iter().any(|known| known.key == values) {
+        if !known.insert(values.clone()) {
             return Err((format!("has two overrides for {}", values.join(" + ")), "take one out".to_owned()));
         }
         overrides.push(Override { key: values, quota: entry.quota });

@@ -12,7 +12,7 @@ mod upstream;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,9 +148,21 @@ impl Limits {
 
     /// The layer to build, and the limits it is of.
     fn builder(&self) -> anyhow::Result<Built> {
+        self.builder_of(limits::read)
+    }
+
+    /// The layer to put in the place of the one that is used.
+    fn builder_again(&self) -> anyhow::Result<Built> {
+        self.builder_of(limits::read_again)
+    }
+
+    fn builder_of(
+        &self,
+        read: impl FnOnce(&Path) -> anyhow::Result<Vec<FileLimit>>,
+    ) -> anyhow::Result<Built> {
         let limits = match &self.source {
             Source::Flags(limit) => vec![(**limit).clone()],
-            Source::File(path) => limits::read(path)?,
+            Source::File(path) => read(path)?,
         };
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
         let builder = layer::builder(&limits, self.keys)?.identity(identity);

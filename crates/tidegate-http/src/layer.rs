@@ -58,7 +58,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -266,7 +266,7 @@ where
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let desk = self.shared.desk.load();
         let decided = desk.admit(&request);
-        let charged_by = desk.takes_back.then(|| Arc::clone(&desk));
+        let charged_by = desk.takes_back.then(|| ChargedBy::new(&self.shared, &desk));
         ResponseFuture {
             state: match decided {
                 Ok(admitted) => State::Allowed { inner: self.inner.call(request), admitted, charged_by },
@@ -281,7 +281,8 @@ where
 ///
 /// What the request was charged is taken back in all limits, as by [`Limiter::refund`](tidegate::Limiter::refund): never more
 /// than if it had not come. The layer has to be told, with [`RateLimitBuilder::take_back_not_served`]. The fields of the response
-/// still say what was left with it.
+/// still say what was left with it. If the limits were replaced since it was charged, it stays charged: its key may have had
+/// another quota meanwhile, in which the charge was worn off already.
 ///
 /// ```
 /// use http::{Response, StatusCode};
@@ -343,6 +344,26 @@ struct Admitted {
     turn: Option<Turn>,
 }
 
+/// Who has charged a request. It does not keep tables alive that were replaced.
+#[derive(Debug)]
+struct ChargedBy {
+    shared: Arc<Shared>,
+    desk: Weak<Desk>,
+}
+
+impl ChargedBy {
+    fn new(shared: &Arc<Shared>, desk: &Arc<Desk>) -> Self {
+        Self { shared: Arc::clone(shared), desk: Arc::downgrade(desk) }
+    }
+
+    /// Takes back what a request was charged that nobody has served, if the limits are still those that charged it.
+    fn not_served(&self, charges: Charges) {
+        let desk = self.shared.desk.load();
+        let is_in_force = std::ptr::eq(self.desk.as_ptr(), Arc::as_ptr(&desk));
+        desk.not_served(if is_in_force { charges } else { Charges::new() });
+    }
+}
+
 /// Whether a browser asks by it if it may send another request (Fetch standard, CORS-preflight request).
 fn is_preflight<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
@@ -364,7 +385,7 @@ pin_project! {
     #[project = StateProjection]
     #[derive(Debug)]
     enum State<F> {
-        Allowed { #[pin] inner: F, admitted: Admitted, charged_by: Option<Arc<Desk>> },
+        Allowed { #[pin] inner: F, admitted: Admitted, charged_by: Option<ChargedBy> },
         Rejected { response: Option<Box<Response<Bytes>>> },
     }
 }
@@ -387,10 +408,10 @@ where
                 // Taken out also if that failed: then the place is free now.
                 let Admitted { stamp, permit, charges, .. } = std::mem::take(admitted);
                 let mut response = result?.map(|body| RateLimitBody::inner(body, permit));
-                if let Some(desk) = charged_by
+                if let Some(charged_by) = charged_by
                     && response.extensions().get::<NotServed>().is_some()
                 {
-                    desk.not_served(charges);
+                    charged_by.not_served(charges);
                 }
                 stamp.apply(&mut response);
                 Poll::Ready(Ok(response))

@@ -12,9 +12,9 @@ use http_body_util::Full;
 use tidegate::algorithm::LeakyBucket;
 use tidegate::clock::ManualClock;
 use tidegate::{Algorithm, Kind, Quota};
-use tidegate_http::layer::{Key, RateLimitBody, RateLimitBuilder};
+use tidegate_http::layer::{Key, NotServed, RateLimitBody, RateLimitBuilder};
 use tidegate_http::{KeyBy, RateLimit, RequestLimit};
-use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 
 fn quota(text: &str) -> Quota {
     text.parse().unwrap()
@@ -104,6 +104,33 @@ async fn a_quota_that_does_not_fit_the_table_has_a_new_one() {
     let wide = "1000000007/s burst 9";
     assert_eq!(names(&layer.replace(with(by_account(wide))).unwrap().fresh), ["account"]);
     assert_eq!((left(&layer, "ann"), allowed(&layer, "ann", 10).await), (9, 9));
+}
+
+#[tokio::test]
+async fn quotas_that_went_do_not_make_new_ones_a_bad_fit() {
+    let with_boss = |main: &str, boss: &str| by_account(main).quota_for(Key::from("boss"), quota(boss));
+    let layer = still(with(by_account("7/s burst 10")));
+    assert_eq!(allowed(&layer, "ann", 3).await, 3);
+    // Each fits alone, and not beside the one before.
+    for (main, boss) in [
+        ("11/s burst 10", None),
+        ("13/s burst 10", Some("13/s burst 20")),
+        ("1/hour burst 10", Some("11/s burst 20")),
+        ("1/hour burst 10", Some("7/s burst 20")),
+        ("1/hour burst 10", None),
+        ("1/hour burst 10", Some("9/s burst 20")),
+        ("1/hour burst 10", Some("1/hour burst 20")),
+    ] {
+        let limit = boss.map_or_else(|| by_account(main), |boss| with_boss(main, boss));
+        assert_eq!(names(&layer.replace(with(limit)).unwrap().kept), ["account"], "{main} {boss:?}");
+        assert_eq!(left(&layer, "ann"), 7);
+        if boss.is_some() {
+            allowed(&layer, "boss", 30).await;
+            assert_eq!(left(&layer, "boss"), 0);
+        }
+    }
+    let _ = layer.replace(with(by_account("1/hour burst 10"))).unwrap();
+    assert_eq!((left(&layer, "ann"), left(&layer, "boss"), left(&layer, "eve")), (7, 0, 10));
 }
 
 #[tokio::test]
@@ -288,4 +315,74 @@ async fn windows_begin_with_those_of_the_wall_clock_beside_buckets_too() {
     // An hour may have begun meanwhile.
     assert!(reset_after <= first || last > first, "{reset_after:?} of {first:?}");
     assert!(reset_after + Duration::from_millis(10) >= last.min(first), "{reset_after:?} of {last:?}");
+}
+
+#[test]
+fn a_request_is_charged_in_all_limits_or_in_none_while_they_are_replaced() {
+    const CALLS: u64 = 50_000_000;
+    let limits = |other: Option<&str>| {
+        let all = RequestLimit::new("all", format!("1/min burst {CALLS}").as_str());
+        let builder = RateLimit::builder().limit(all.key(KeyBy::everyone()).capacity(8));
+        match other {
+            Some(other) => {
+                let other = RequestLimit::new("other", other).key(KeyBy::everyone()).capacity(8);
+                builder.limit(other.cost(|_| 10))
+            }
+            None => builder,
+        }
+    };
+    // A request costs more than the second quota has at all.
+    let others = [Some("1/s burst 4000000000"), Some("1/s burst 5"), None];
+    let layer = limits(others[0]).build().unwrap();
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ask = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            while !end.load(Ordering::Relaxed) {
+                runtime.block_on(send(&layer, "ann"));
+            }
+        };
+        scope.spawn(ask);
+        scope.spawn(ask);
+        for round in 0..20_000 {
+            let _ = layer.replace(limits(others[round % if round < 15_000 { 2 } else { 3 }])).unwrap();
+        }
+        end.store(true, Ordering::Relaxed);
+    });
+    let left = layer.level("all", &Key::everyone()).unwrap().remaining();
+    assert_eq!(CALLS - left, layer.counts().allowed);
+}
+
+#[tokio::test]
+async fn a_charge_from_before_a_replacement_is_not_taken_back() {
+    let clock = ManualClock::new();
+    let fast = "3600/s burst 4";
+    let limits = |boss: &str| {
+        let vip = by_account("1/hour burst 4").quota_for(Key::from("vip"), quota(fast));
+        with(vip.quota_for(Key::from("boss"), quota(boss))).take_back_not_served()
+    };
+    let layer = limits("1/hour burst 4").clock(clock.clone()).build().unwrap();
+    let down = service_fn(|_: Request<()>| async {
+        let mut response = Response::new(Full::<Bytes>::default());
+        response.extensions_mut().insert(NotServed);
+        Ok::<_, Infallible>(response)
+    });
+    let charged = [(); 3].map(|()| {
+        let mut request = Request::new(());
+        request.headers_mut().insert("x-account", HeaderValue::from_static("boss"));
+        layer.layer(down).call(request)
+    });
+    assert_eq!(left(&layer, "boss"), 1);
+
+    // With the fast quota the debt wears off. With the slow one again, all is spent a second time.
+    let bytes = layer.bytes();
+    let _ = layer.replace(limits(fast)).unwrap();
+    assert_eq!(allowed(&layer, "boss", 9).await, 1);
+    clock.advance(Duration::from_secs(1));
+    let _ = layer.replace(limits("1/hour burst 4")).unwrap();
+    assert_eq!((allowed(&layer, "boss", 9).await, layer.bytes()), (4, bytes));
+    for answer in charged {
+        answer.await.unwrap();
+    }
+    assert_eq!((left(&layer, "boss"), layer.counts().not_served), (0, 3));
 }

@@ -300,7 +300,7 @@ impl Limiter {
     /// A tier or a limit that does not exist, or a quota whose state does not fit the table this limiter was built with:
     /// then build a new one.
     pub fn set_quota(&self, tier: Tier, limit: usize, quota: Quota) -> Result<(), LimiterError> {
-        build::set(self, tier, limit, |algorithm| algorithm.with_quota(quota))
+        build::set(self, &[tier], limit, |_, algorithm| algorithm.with_quota(quota))
     }
 
     /// As [`Self::set_quota`], for what a quota does not say, such as the queue of a leaky bucket. Of another kind of
@@ -311,7 +311,28 @@ impl Limiter {
     /// A tier or a limit that does not exist, or an algorithm whose state does not fit the table this limiter was built
     /// with: then build a new one.
     pub fn set_algorithm(&self, tier: Tier, limit: usize, algorithm: Algorithm) -> Result<(), LimiterError> {
-        build::set(self, tier, limit, |_| algorithm)
+        build::set(self, &[tier], limit, |_, _| algorithm)
+    }
+
+    /// As [`Self::set_algorithm`], in several tiers at once: what has to fit the table together is the new quotas, and not
+    /// some of them beside the old ones of other tiers. A tier that is named twice gets the last.
+    ///
+    /// ```
+    /// # use tidegate::{Algorithm, Kind, Limiter, Quota};
+    /// let bucket = |quota: &str| quota.parse::<Quota>().map(|quota| Algorithm::new(Kind::TokenBucket, quota));
+    /// let limiter = Limiter::builder(bucket("7/s")?).tier("gold", bucket("14/s")?).capacity(1000).build()?;
+    /// let gold = limiter.tier("gold").unwrap_or_default();
+    /// assert!(limiter.set_algorithm(gold, 0, bucket("22/s")?).is_err());
+    /// limiter.set_algorithms(0, &[(gold, bucket("22/s")?), (Default::default(), bucket("11/s")?)])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::set_algorithm`]; then no tier has changed.
+    pub fn set_algorithms(&self, limit: usize, changes: &[(Tier, Algorithm)]) -> Result<(), LimiterError> {
+        let tiers: Vec<Tier> = changes.iter().map(|(tier, _)| *tier).collect();
+        build::set(self, &tiers, limit, |which, _| changes[which].1)
     }
 
     /// The limits of the first tier, as they are now.

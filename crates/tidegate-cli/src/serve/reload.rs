@@ -83,7 +83,7 @@ impl Reloader {
     }
 
     fn replace(&self) -> anyhow::Result<Replaced> {
-        let Built { builder, shown, .. } = self.limits.builder()?;
+        let Built { builder, shown, .. } = self.limits.builder_again()?;
         let replaced = self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))?;
         self.limits.show(shown);
         Ok(replaced)

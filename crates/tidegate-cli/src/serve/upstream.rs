@@ -88,6 +88,9 @@ impl Upstream {
         if authority.as_str().contains('@') {
             return Err(wrong("names and passwords are not sent"));
         }
+        if authority.as_str().len() > authority.host().len() && authority.port_u16().is_none() {
+            return Err(wrong("the port is not a number up to 65535"));
+        }
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("a query or a fragment has no place here"));
         }
@@ -157,7 +160,7 @@ impl Upstream {
 
         let upgrade = fields::upgrade(response.headers());
         let service_side = hyper::upgrade::on(&mut response);
-        fields::to_client(response.headers_mut());
+        fields::to_client(response.headers_mut())?;
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let (Some(client_side), Some(protocol)) = (client_side, upgrade) else {
@@ -256,6 +259,9 @@ mod tests {
             ("/x", "not an http:// address"),
             ("", "not an address"),
             ("http://u:p@a", "names and passwords are not sent"),
+            ("http://a:99999", "the port is not a number up to 65535"),
+            ("http://a:/x", "the port is not a number up to 65535"),
+            ("http://[::1]:x", "the port is not a number up to 65535"),
             ("http://a/?x", "a query or a fragment has no place here"),
             ("http://a/#x", "a query or a fragment has no place here"),
         ] {

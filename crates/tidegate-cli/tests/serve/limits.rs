@@ -230,3 +230,46 @@ fn what_no_server_can_keep_is_said_before_it_listens() {
         assert_eq!(wrong(&format!("wrong-{index}"), &text), expected);
     }
 }
+
+#[test]
+#[cfg(unix)]
+fn what_has_no_end_is_not_read_and_files_are_read_after_it() {
+    let file = File::new("endless", &account("1/hour burst 10"));
+    let server = file.serve(&[]);
+    let refused = |why: &str| {
+        server.running.signal("-HUP");
+        let warning = server.running.warning();
+        assert!(warning.starts_with("warning: the limits stay as they are: cannot read"), "{warning}");
+        assert!(warning.ends_with(why), "{warning}");
+        fs::remove_file(&file.0).unwrap();
+    };
+    let of_one_gigabyte = file.0.with_extension("new");
+    fs::File::create(&of_one_gigabyte).unwrap().set_len(1 << 30).unwrap();
+    fs::rename(of_one_gigabyte, &file.0).unwrap();
+    refused("it is longer than 8 MiB");
+    // Nobody writes into it.
+    assert!(std::process::Command::new("mkfifo").arg(&file.0).status().unwrap().success());
+    refused("again: it is a pipe or a device");
+    std::os::unix::fs::symlink("/dev/zero", &file.0).unwrap();
+    refused("again: it is a pipe or a device");
+    file.replace(&account("1/hour burst 20"));
+    while server.running.line() != format!("reloaded {}: account", file.path()) {}
+
+    let output = output(&["serve", "--listen", "127.0.0.1:0", "--limits", "/dev/zero"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = "error: cannot read the limits file `/dev/zero`: it is longer than 8 MiB\n";
+    assert!(stderr(&output).starts_with(error), "{}", stderr(&output));
+}
+
+#[test]
+fn keys_by_the_ten_thousand_have_quotas_of_their_own() {
+    use std::fmt::Write as _;
+    let mut text = account("1/hour");
+    for key in 0..50_000 {
+        write!(text, "[[limit.override]]\nkey = \"key {key}\"\nquota = \"{}/hour\"\n", key % 7 + 2).unwrap();
+    }
+    // To compare each with all others would take longer than anybody waits for it.
+    let file = File::new("many", &text);
+    let server = file.serve(&[]);
+    assert_eq!(left(&server, "key 49999"), format!("account {}", 49_999 % 7 + 1));
+}

@@ -221,8 +221,8 @@ impl Desk {
         self.counters.count(outcome);
         self.tell(asks, &[decision], outcome, (Some(0), None), asked);
         let permit = self.counts_in_flight().then(|| {
-            self.places.lock().enter(None);
-            Permit::new(Arc::clone(&self.places), None)
+            let entered = self.places.lock().enter(None);
+            Permit::new(Arc::clone(&self.places), entered)
         });
         let charges = self.charges(asks, &[decision], now);
         Decided::Alone(Alone { wait: start_after, shown, permit, charges })
@@ -253,27 +253,29 @@ impl Desk {
             drop(running);
             return Verdict { full: Some(full), free, ..self.not_charged(asks, &looks, now) };
         }
-        // Nobody else charges these limiters, so what was allowed a moment ago at the same time is allowed still.
+        // Nobody else charges these limiters, so what was allowed a moment ago at the same time is allowed still, unless
+        // the limits are replaced just now.
         let charged: Vec<Decision> =
             self.limits.iter().zip(asks).map(|(entry, ask)| entry.check(ask, now)).collect();
         if !self.combine(&charged).decision.is_allowed() {
             drop(running);
+            self.take_back(self.receipts(asks, &charged, now));
             return self.verdict(asks, &charged, now);
         }
-        if self.counts_in_flight() {
-            running.enter(key);
-        }
+        let counts = self.counts_in_flight();
+        let entered = if counts { running.enter(key) } else { None };
         let free = key.map(|key| running.free(key));
         drop(running);
-        let permit = self.counts_in_flight().then(|| Permit::new(Arc::clone(&self.places), key));
+        let permit = counts.then(|| Permit::new(Arc::clone(&self.places), entered));
         let charges = self.charges(asks, &charged, now);
         Verdict { permit, free, charges, ..self.verdict(asks, &charged, now) }
     }
 
     fn charges(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Charges {
-        if !self.takes_back {
-            return Charges::new();
-        }
+        if self.takes_back { self.receipts(asks, decisions, now) } else { Charges::new() }
+    }
+
+    fn receipts(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Charges {
         let charged = self.limits.iter().zip(asks).zip(decisions).enumerate();
         let receipt = |(limit, ((entry, ask), decision)): (usize, ((&Entry, &Ask<'_>), &Decision))| {
             Some((limit, entry.receipt(ask, now, decision)?))
@@ -284,6 +286,10 @@ impl Desk {
     /// Takes back what a request was charged that nobody has served.
     pub(super) fn not_served(&self, charges: Charges) {
         self.counters.not_served.fetch_add(1, Ordering::Relaxed);
+        self.take_back(charges);
+    }
+
+    fn take_back(&self, charges: Charges) {
         for (limit, receipt) in charges {
             self.limits[limit].refund(receipt);
         }

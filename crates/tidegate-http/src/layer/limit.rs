@@ -1,6 +1,6 @@
 //! One limit of a layer: its limiter, the quotas of its keys, and what the fields say of each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
@@ -153,19 +153,34 @@ impl Entry {
 
     /// Makes the changes in the limiter, and says whether its keys have what they had: if the new quotas do not fit its
     /// table, there is a new one, where all start anew.
-    pub(super) fn change(&mut self, changes: Vec<Change>) -> bool {
-        for (place, algorithm) in changes {
-            if self.limiter.set_algorithm(self.tiers[place].tier, 0, algorithm).is_err() {
-                let algorithms: Vec<Algorithm> = self.tiers.iter().map(|tier| tier.algorithm).collect();
-                // It differs from the old one in numbers only, so that it can be built as that could.
-                if let Ok(new) = limiter(&self.name, &algorithms, self.capacity, self.when_full, &self.clock)
-                {
-                    self.limiter = Arc::new(new);
-                }
-                return false;
-            }
+    pub(super) fn change(&mut self, changes: &[Change]) -> bool {
+        if changes.is_empty() || self.set(changes) {
+            return true;
         }
-        true
+        // Quotas that nobody has any more have to fit the table too, so they go. A key that had one is as full as it was.
+        let in_use: HashSet<usize> = self.overrides.values().copied().chain([0]).collect();
+        let main = self.tiers[0].algorithm;
+        let mut all = changes.to_vec();
+        for place in (0..self.tiers.len()).filter(|place| !in_use.contains(place)) {
+            self.tiers[place].algorithm = main;
+            all.push((place, main));
+        }
+        if self.set(&all) {
+            return true;
+        }
+        let algorithms: Vec<Algorithm> = self.tiers.iter().map(|tier| tier.algorithm).collect();
+        // It differs from the old one in numbers only, so that it can be built as that could.
+        if let Ok(new) = limiter(&self.name, &algorithms, self.capacity, self.when_full, &self.clock) {
+            self.limiter = Arc::new(new);
+        }
+        false
+    }
+
+    /// All together: one after the other, a new quota would have to fit beside an old one that goes as well.
+    fn set(&self, changes: &[Change]) -> bool {
+        let changes: Vec<_> =
+            changes.iter().map(|(place, algorithm)| (self.tiers[*place].tier, *algorithm)).collect();
+        self.limiter.set_algorithms(0, &changes).is_ok()
     }
 
     /// Whether both count in one table.

@@ -71,12 +71,13 @@ impl Running {
         if self.all.has_place() { Ok(()) } else { Err(Full::Server) }
     }
 
-    /// Takes the place that [`Self::look`] has found.
-    pub(super) fn enter(&mut self, key: Option<u64>) {
-        if let (Some(key), Some(max)) = (key, self.max_per_key) {
-            let _found = self.keys.entry(key).or_insert_with(|| InFlight::new(max)).try_enter();
-        }
+    /// Takes the place that [`Self::look`] has found, and says which key it was counted for: none if keys have no places of
+    /// their own any more.
+    pub(super) fn enter(&mut self, key: Option<u64>) -> Option<u64> {
         let _found = self.all.try_enter();
+        let (key, max) = (key?, self.max_per_key?);
+        let _found = self.keys.entry(key).or_insert_with(|| InFlight::new(max)).try_enter();
+        Some(key)
     }
 
     fn leave(&mut self, key: Option<u64>) {
@@ -111,7 +112,7 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// The permit for a place that was entered.
+    /// The permit for a place that was entered, and the key that it was counted for.
     pub(super) const fn new(places: Arc<Places>, key: Option<u64>) -> Self {
         Self { places, key }
     }
@@ -120,5 +121,30 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.places.lock().leave(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_goes_back_to_the_key_that_it_was_counted_for() {
+        let places = Arc::new(Places::new(None, NonZeroU64::new(2)));
+        let enter = || Permit::new(Arc::clone(&places), places.lock().enter(Some(7)));
+        let counted = enter();
+        let free_and_running = || {
+            let running = places.lock();
+            (running.free(7), running.running())
+        };
+        // Keys have no places of their own for a while, and somebody still asks as if they had.
+        places.lock().set_max(None, None);
+        let uncounted = enter();
+        places.lock().set_max(None, NonZeroU64::new(2));
+        assert_eq!(free_and_running(), (1, 2));
+        drop(uncounted);
+        assert_eq!(free_and_running(), (1, 1));
+        drop(counted);
+        assert_eq!(free_and_running(), (2, 0));
     }
 }

@@ -45,7 +45,7 @@ impl RateLimit {
         let mut replaced = Replaced::default();
         for (entry, changes) in desk.limits.iter_mut().zip(changes) {
             let is_kept = previous.limit(&entry.name).is_some_and(|old| old.shares_table(entry));
-            let is_kept = entry.change(changes) && is_kept;
+            let is_kept = entry.change(&changes) && is_kept;
             let list = if is_kept { &mut replaced.kept } else { &mut replaced.fresh };
             list.push(Arc::clone(&entry.name));
         }

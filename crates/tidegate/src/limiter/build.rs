@@ -280,26 +280,32 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Changes a limit; see [`Limiter::set_quota`] and [`Limiter::set_algorithm`].
+/// Changes a limit in these tiers; see [`Limiter::set_quota`] and [`Limiter::set_algorithms`]. `change` is told which of them.
 pub(super) fn set(
     limiter: &Limiter,
-    tier: Tier,
+    tiers: &[Tier],
     limit: usize,
-    change: impl FnOnce(&Algorithm) -> Algorithm,
+    mut change: impl FnMut(usize, &Algorithm) -> Algorithm,
 ) -> Result<(), LimiterError> {
-    let (index, tiers, limits) = (usize::from(tier.0), limiter.tiers.len(), limiter.limits);
-    if limit >= limits || index >= tiers {
-        return Err(LimiterError::NoLimitHere { limit, tier: index, limits, tiers });
+    let (count, limits) = (limiter.tiers.len(), limiter.limits);
+    let indexes = tiers.iter().map(|tier| usize::from(tier.0));
+    let wrong = indexes.clone().find(|&index| limit >= limits || index >= count);
+    if let Some(tier) = wrong {
+        return Err(LimiterError::NoLimitHere { limit, tier, limits, tiers: count });
     }
     // No refund comes in between.
     let mut refunds = Refunds::lock(&limiter.refunds);
     let now_ns = limiter.now_ns();
     let mut kind = Kind::TokenBucket;
     let change = |policies: &mut [Policy]| {
-        let mut limits = policies[index].limits().to_vec();
-        limits[limit].algorithm = change(&limits[limit].algorithm);
-        kind = limits[limit].algorithm.kind();
-        policies[index] = Policy::new(limits);
+        for (which, index) in indexes.enumerate() {
+            let mut limits = policies[index].limits().to_vec();
+            limits[limit].algorithm = change(which, &limits[limit].algorithm);
+            if kind == Kind::TokenBucket {
+                kind = limits[limit].algorithm.kind();
+            }
+            policies[index] = Policy::new(limits);
+        }
     };
     let fits = match &limiter.table {
         Table::One(table) | Table::Many(table) => table.change(now_ns, |policies| {

@@ -35,7 +35,17 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 /// The head of a request as the service gets it.
 pub(super) fn to_upstream(parts: &mut Parts, body: &Body, peer: SocketAddr) -> Result<(), Fault> {
     let Parts { uri, version, headers, .. } = parts;
+    if !is_only_chunked(headers) {
+        // Whose end is found in a body is chunked; what else was done to it is between neighbours (RFC 9112, section 6.1).
+        return Err(Fault::Refused(
+            StatusCode::NOT_IMPLEMENTED,
+            "no transfer coding but chunked is passed on",
+        ));
+    }
     if let Some(authority) = uri.authority() {
+        if authority.as_str().contains('@') {
+            return Err(Fault::Refused(StatusCode::BAD_REQUEST, "a host has no name and password"));
+        }
         // Then what the field says does not count (RFC 9112, section 3.2.2).
         let host = HeaderValue::from_str(authority.as_str());
         headers.insert(
@@ -75,12 +85,23 @@ pub(super) fn to_upstream(parts: &mut Parts, body: &Body, peer: SocketAddr) -> R
 }
 
 /// The fields of an answer as the client gets them.
-pub(super) fn to_client(headers: &mut HeaderMap) {
+pub(super) fn to_client(headers: &mut HeaderMap) -> Result<(), Fault> {
+    if !is_only_chunked(headers) {
+        return Err(Fault::Broken("it sent a transfer coding that nobody asked for".to_owned()));
+    }
     if headers.contains_key(TRANSFER_ENCODING) {
         // Then it is the encoding that frames the body (RFC 9112, section 6.3).
         headers.remove(CONTENT_LENGTH);
     }
     remove_hop_by_hop(headers);
+    Ok(())
+}
+
+/// Whether the body has no transfer coding but chunked, which is taken off and put on again. The bytes of another one, such as
+/// gzip, would go on without a word of it.
+fn is_only_chunked(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(TRANSFER_ENCODING).into_iter();
+    lines.map(HeaderValue::as_bytes).all(|line| line.trim_ascii().eq_ignore_ascii_case(b"chunked"))
 }
 
 /// The protocol that the sender wants to go on with on this connection, as for a WebSocket.
@@ -204,12 +225,28 @@ mod tests {
     }
 
     #[test]
+    fn a_host_has_no_password() {
+        assert_eq!(passed_on("http://a:b@c/x", Version::HTTP_11, &[("host", "a")]), None);
+    }
+
+    #[test]
+    fn no_transfer_coding_but_chunked_goes_on_unsaid() {
+        for (coding, goes_on) in
+            [("chunked", true), ("Chunked ", true), ("gzip, chunked", false), ("gzip", false), ("", false)]
+        {
+            let lines = [("host", "a"), ("transfer-encoding", coding)];
+            assert_eq!(passed_on("/", Version::HTTP_11, &lines).is_some(), goes_on, "{coding}");
+            assert_eq!(to_client(&mut headers(&lines)).is_ok(), goes_on, "{coding}");
+        }
+    }
+
+    #[test]
     fn an_answer_is_framed_in_one_way() {
         let mut both = headers(&[("transfer-encoding", "chunked"), ("content-length", "5"), ("etag", "x")]);
-        to_client(&mut both);
+        to_client(&mut both).unwrap();
         assert_eq!(both, headers(&[("etag", "x")]));
         let mut length = headers(&[("content-length", "5"), ("connection", "close, content-length")]);
-        to_client(&mut length);
+        to_client(&mut length).unwrap();
         assert_eq!(length, headers(&[("content-length", "5")]));
     }
 }
