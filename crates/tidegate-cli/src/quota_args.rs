@@ -46,6 +46,12 @@ impl QuotaArgs {
         self.limit.is_some() || self.window.is_some() || self.burst.is_some() || self.quota.is_some()
     }
 
+    /// Whether a flag says the rate, rather than leave it to the default.
+    #[cfg(unix)]
+    pub(crate) const fn has_rate(&self) -> bool {
+        self.limit.is_some() || self.quota.is_some()
+    }
+
     /// The quota that the flags describe; 10 per second when none was given.
     pub(crate) fn quota(&self) -> anyhow::Result<Quota> {
         if let Some(quota) = self.quota {
