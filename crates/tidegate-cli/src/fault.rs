@@ -1,4 +1,4 @@
-//! How a run ends: 0 fine, 1 the check failed, 2 wrong usage or a fault; and how a fault is printed.
+//! How a run ends: 0 fine, 1 the check failed, 2 wrong usage or a fault (`run` has more); and how a fault is printed.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -13,6 +13,9 @@ pub(crate) enum Outcome {
     Fine,
     /// The work was done and a bound or target was missed.
     CheckFailed,
+    /// The status of a command that was run, or one that says why it was not.
+    #[cfg(unix)]
+    Status(u8),
 }
 
 /// An error with advice: the text of the error, and below it what to do.
@@ -53,6 +56,8 @@ impl From<Exit> for ExitCode {
         match exit.0 {
             Ok(Outcome::Fine) => Self::SUCCESS,
             Ok(Outcome::CheckFailed) => Self::from(1),
+            #[cfg(unix)]
+            Ok(Outcome::Status(status)) => Self::from(status),
             Err(error) if is_broken_pipe(&error) => Self::SUCCESS,
             Err(error) => {
                 print(&error);

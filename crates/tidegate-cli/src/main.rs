@@ -10,6 +10,8 @@ mod limits;
 mod progress;
 mod quota_args;
 mod report;
+#[cfg(unix)]
+mod run;
 mod serve;
 mod simulate;
 mod trace_args;
@@ -40,15 +42,23 @@ enum Verb {
     Serve(Box<serve::Args>),
     Hammer(Box<hammer::Args>),
     Hint(Box<hint::Args>),
+    #[cfg(unix)]
+    Run(Box<run::Args>),
 }
 
 fn main() -> ExitCode {
     // A negative number is told what is wrong with it, rather than that it is no flag.
     let command = Cli::command().mut_subcommands(|verb| {
-        verb.mut_args(
-            |arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg },
-        )
+        verb.mut_args(|arg| {
+            if arg.get_action().takes_values() && !arg.is_last_set() {
+                arg.allow_negative_numbers(true)
+            } else {
+                arg
+            }
+        })
     });
+    #[cfg(unix)]
+    let command = command.mut_subcommand("run", run::without_default);
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let result = match cli.verb {
         Verb::Simulate(args) => simulate::run(&args),
@@ -58,6 +68,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Hammer(args) => hammer::run(&args),
         Verb::Hint(args) => hint::run(&args),
+        #[cfg(unix)]
+        Verb::Run(args) => run::run(&args),
     };
     Exit::from(result).into()
 }

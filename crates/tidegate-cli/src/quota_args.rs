@@ -17,7 +17,7 @@ const DEFAULT_LIMIT: &str = "10";
 /// How fast, how many at once: `--limit`, `--window` and `--burst`, or all of it as `--quota`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct QuotaArgs {
-    /// Calls per window, above 0: 5, 0.5 [default: 10]
+    /// Calls per window, above 0: 5, 0.5; or with the time: 2/s, 100/min [default: 10]
     #[arg(
         long,
         value_name = "N",
@@ -46,19 +46,38 @@ impl QuotaArgs {
         self.limit.is_some() || self.window.is_some() || self.burst.is_some() || self.quota.is_some()
     }
 
+    /// Whether a flag says the rate, rather than leave it to the default.
+    #[cfg(unix)]
+    pub(crate) const fn has_rate(&self) -> bool {
+        self.limit.is_some() || self.quota.is_some()
+    }
+
     /// The quota that the flags describe; 10 per second when none was given.
     pub(crate) fn quota(&self) -> anyhow::Result<Quota> {
         if let Some(quota) = self.quota {
             return Ok(quota);
         }
-        let limit = self.limit.as_ref().map_or(DEFAULT_LIMIT, |limit| &limit.0);
-        // The text form of a `Duration` is one number with a unit that the quota grammar knows.
-        let window = self.window.unwrap_or(Duration::from_secs(1));
-        let quota: Quota = format!("{limit} per {window:?}").parse()?;
+        let quota = match &self.limit {
+            Some(Limit::Rate(_)) if self.window.is_some() => {
+                return Err(Hint::error(
+                    "--limit says its time already, and --window says another",
+                    "leave --window out, or give --limit a number alone",
+                ));
+            }
+            Some(Limit::Rate(rate)) => *rate,
+            Some(Limit::Count(count)) => self.per_window(count)?,
+            None => self.per_window(DEFAULT_LIMIT)?,
+        };
         Ok(match self.burst {
             Some(burst) => quota.with_burst(burst)?,
             None => quota,
         })
+    }
+
+    fn per_window(&self, count: &str) -> Result<Quota, QuotaError> {
+        // The text form of a `Duration` is one number with a unit that the quota grammar knows.
+        let window = self.window.unwrap_or(Duration::from_secs(1));
+        format!("{count} per {window:?}").parse()
     }
 }
 
@@ -120,16 +139,26 @@ pub(crate) fn no_queue(flag: &str) -> anyhow::Error {
     )
 }
 
-/// A number of calls as written, which the quota grammar can read.
+/// What `--limit` can be.
 #[derive(Debug, Clone)]
-struct Limit(String);
+enum Limit {
+    /// A number of calls as written, which the quota grammar can read.
+    Count(String),
+    /// A number of calls with its time, such as `2/s`.
+    Rate(Quota),
+}
 
 impl FromStr for Limit {
     type Err = BadNumber;
 
     fn from_str(text: &str) -> Result<Self, BadNumber> {
+        if !text.contains("burst")
+            && let Ok(rate) = text.parse()
+        {
+            return Ok(Self::Rate(rate));
+        }
         match format!("{text} per 1s").parse::<Quota>() {
-            Ok(_) => Ok(Self(text.to_owned())),
+            Ok(_) => Ok(Self::Count(text.to_owned())),
             Err(QuotaError::ZeroRate) => Err(BadNumber::Zero),
             Err(QuotaError::Negative { .. }) => Err(BadNumber::Negative),
             Err(
@@ -154,9 +183,7 @@ impl fmt::Display for BadNumber {
         match self {
             Self::Zero => f.write_str("0 never allows anything; write a number above 0, such as 0.5"),
             Self::Negative => f.write_str("a limit is above 0; write for example 5 or 0.5"),
-            Self::NotANumber => {
-                f.write_str("not a number; write for example 5 or 0.5, and the time as --window 10s")
-            }
+            Self::NotANumber => f.write_str("not a number; write for example 5, 0.5 or 2/s"),
             Self::Quota(error) => error.fmt(f),
         }
     }
@@ -285,13 +312,19 @@ mod tests {
             (&["--limit", "100", "--window", "1min", "--burst", "20"], "100/min burst 20"),
             (&["--burst", "3"], "10/s burst 3"),
             (&["--quota", "1 per 10s burst 5"], "1 per 10s burst 5"),
+            (&["--limit", "2/s"], "2/s"),
+            (&["--limit", "100/min", "--burst", "20"], "100/min burst 20"),
             (
-                &["--limit", "10/s"],
-                "error: invalid value '10/s' for '--limit <N>': not a number; write for example 5 or 0.5, and the time as --window 10s",
+                &["--limit", "2/s", "--window", "1s"],
+                "error: --limit says its time already, and --window says another",
+            ),
+            (
+                &["--limit", "10/s burst 3"],
+                "error: invalid value '10/s burst 3' for '--limit <N>': not a number; write for example 5, 0.5 or 2/s",
             ),
             (
                 &["--limit", "ten"],
-                "error: invalid value 'ten' for '--limit <N>': not a number; write for example 5 or 0.5, and the time as --window 10s",
+                "error: invalid value 'ten' for '--limit <N>': not a number; write for example 5, 0.5 or 2/s",
             ),
             (
                 &["--burst", "ten"],
@@ -299,7 +332,7 @@ mod tests {
             ),
             (
                 &["--limit", "NaN"],
-                "error: invalid value 'NaN' for '--limit <N>': not a number; write for example 5 or 0.5, and the time as --window 10s",
+                "error: invalid value 'NaN' for '--limit <N>': not a number; write for example 5, 0.5 or 2/s",
             ),
             (
                 &["--limit", "0"],

@@ -222,7 +222,7 @@ fn a_port_in_use_is_said_in_one_line() {
 #[test]
 fn wrong_flags_are_said_with_advice_and_the_exit_code_is_2() {
     for (args, expected) in [
-        ("serve --limit abc", "not a number; write for example 5 or 0.5"),
+        ("serve --limit abc", "not a number; write for example 5, 0.5 or 2/s"),
         ("serve --limit 0", "0 never allows anything; write a number above 0"),
         ("serve --limit -5", "a limit is above 0; write for example 5 or 0.5"),
         ("serve --burst 0", "a burst of 0 never allows anything; write a burst of at least 1"),
