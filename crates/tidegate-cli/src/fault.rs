@@ -13,6 +13,9 @@ pub(crate) enum Outcome {
     Fine,
     /// The work was done and a bound or target was missed.
     CheckFailed,
+    /// A command that was run has ended with this exit code.
+    #[cfg(unix)]
+    Code(u8),
 }
 
 /// An error with advice: the text of the error, and below it what to do.
@@ -53,6 +56,8 @@ impl From<Exit> for ExitCode {
         match exit.0 {
             Ok(Outcome::Fine) => Self::SUCCESS,
             Ok(Outcome::CheckFailed) => Self::from(1),
+            #[cfg(unix)]
+            Ok(Outcome::Code(code)) => Self::from(code),
             Err(error) if is_broken_pipe(&error) => Self::SUCCESS,
             Err(error) => {
                 print(&error);

@@ -7,6 +7,8 @@ mod fit;
 mod hammer;
 mod hint;
 mod limits;
+#[cfg(unix)]
+mod mcp;
 mod progress;
 mod quota_args;
 mod report;
@@ -40,6 +42,8 @@ enum Verb {
     Serve(Box<serve::Args>),
     Hammer(Box<hammer::Args>),
     Hint(Box<hint::Args>),
+    #[cfg(unix)]
+    Mcp(Box<mcp::Args>),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +62,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Hammer(args) => hammer::run(&args),
         Verb::Hint(args) => hint::run(&args),
+        #[cfg(unix)]
+        Verb::Mcp(args) => mcp::run(&args),
     };
     Exit::from(result).into()
 }
