@@ -125,7 +125,11 @@ impl Log {
         if calls == 0 {
             return None;
         }
-        let mut text = format!("tidegate mcp: {calls} tool calls: {} allowed", self.allowed);
+        let mut text = format!(
+            "tidegate mcp: {calls} tool call{}: {} allowed",
+            if calls == 1 { "" } else { "s" },
+            self.allowed
+        );
         if self.waited > 0 {
             let longest =
                 duration(Duration::from_millis(self.longest.as_millis().try_into().unwrap_or(u64::MAX)));

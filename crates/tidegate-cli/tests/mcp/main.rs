@@ -62,7 +62,7 @@ fn twenty_calls_at_once_start_within_the_bound_and_none_is_lost() {
     for verb in [&["simulate", "--limiter", "none"][..], &["fit"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(verb).args(trace).output().unwrap();
         let stdout = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && stdout.contains("20 requests of 1 key"), "{stdout}");
+        assert!(output.status.success() && stdout.contains("20 requests of 1 keys"), "{stdout}");
     }
 }
 
@@ -248,7 +248,7 @@ fn a_message_may_have_64_mib_and_no_more() {
     let flags = ["mcp", "--limit", "10/s", "--", "cat"];
     let (out, code, stderr) = through(env!("CARGO_BIN_EXE_tidegate"), &flags, message(most));
     assert!(out == message(most) && code == 0, "{code} {stderr}");
-    assert!(stderr.starts_with("tidegate mcp: 1 tool calls: 1 allowed"), "it was understood: {stderr}");
+    assert!(stderr.starts_with("tidegate mcp: 1 tool call: 1 allowed"), "it was understood: {stderr}");
     let (out, code, stderr) = through(env!("CARGO_BIN_EXE_tidegate"), &flags, message(most + 1));
     assert_eq!((out.len(), code), (0, 2));
     assert_eq!(stderr, "error: the client sent a message of more than 64 MiB\nhint: raise --max-message\n");
