@@ -153,3 +153,107 @@ fn ten_thousand_wait_and_start_in_order() {
     let order: Vec<u32> = run(&mut line, 0, SECOND).into_iter().map(|(call, _)| call).collect();
     assert_eq!(order, (1..=10_000).collect::<Vec<_>>());
 }
+
+/// Numbers below `bound`, the same in each run (Knuth's MMIX generator).
+fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |bound| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    }
+}
+
+/// A line that is asked every millisecond, and one that is asked when it said, do the same; nothing is granted beyond the
+/// limits; and who waits is served in the end.
+#[test]
+fn what_is_due_is_told_in_time_and_keeps_every_limit() {
+    const LIMITS: &str = "
+        [[limit]]
+        name = \"each\"
+        key = \"tool\"
+        quota = \"50/s burst 3\"
+        max_in_flight = 2
+        override = [{ key = \"b\", quota = \"10/s burst 4\" }]
+        [[limit]]
+        name = \"all\"
+        quota = \"100/s burst 5\"
+        max_in_flight = 4";
+    for seed in 0..20 {
+        let mut random = numbers(seed);
+        let (mut each_ms, mut told) = (line(LIMITS, 30), line(LIMITS, 30));
+        let mut next = Some(0);
+        let mut granted: Vec<(u64, usize, u64)> = Vec::new();
+        let mut running: Vec<(u64, Ticket, usize)> = Vec::new();
+        let (mut joined, mut left) = (0, 0);
+        for now in (0..12_000).map(|ms| ms * MS) {
+            let mut changed = next.is_some_and(|next| next <= now);
+            while let Some(&(end, ticket, _)) = running.iter().min()
+                && end <= now
+            {
+                running.retain(|(_, other, _)| *other != ticket);
+                each_ms.end(ticket);
+                told.end(ticket);
+                changed = true;
+            }
+            let mut start = |ticket: Ticket, call: u32, running: &mut Vec<(u64, Ticket, usize)>| {
+                let (tool, cost) = (call as usize % 3, u64::from(call / 3 % 3) + 1);
+                granted.push((now, tool, cost));
+                running.push((now + (u64::from(call) % 60) * MS, ticket, tool));
+                assert!(
+                    running.len() <= 4 && running.iter().filter(|call| call.2 == tool).count() <= 2,
+                    "{seed}"
+                );
+            };
+            loop {
+                let event = each_ms.poll(now);
+                if changed {
+                    assert_eq!(told.poll(now), event, "seed {seed} at {now}");
+                } else {
+                    assert_eq!(event, None, "seed {seed} at {now}: it was told to come back at {next:?}");
+                }
+                match event {
+                    Some(Event::Granted(ticket, call, _)) => start(ticket, call, &mut running),
+                    Some(Event::Refused(..)) => panic!("nobody waits for 20 s"),
+                    None => break,
+                }
+                left += 1;
+            }
+            if now < 2_000 * MS && random(8) == 0 {
+                let call = u32::try_from(random(900)).unwrap();
+                let (tool, cost) = (["a", "b", "c"][call as usize % 3], u64::from(call / 3 % 3) + 1);
+                let outcome = each_ms.join(now, tool, cost, 1, call);
+                assert_eq!(told.join(now, tool, cost, 1, call), outcome);
+                match outcome {
+                    Joined::Granted(ticket, call, _) => start(ticket, call, &mut running),
+                    Joined::Waiting(ticket) if random(9) == 0 => {
+                        assert_eq!((each_ms.cancel(ticket), told.cancel(ticket)), (Some(call), Some(call)));
+                    }
+                    Joined::Waiting(_) => joined += 1,
+                    Joined::Refused(..) => {}
+                }
+                changed = true;
+            }
+            if changed {
+                next = told.next_event(now);
+            }
+        }
+        // What waited was served within the rest of the time.
+        assert!(told.is_empty() && left == joined, "seed {seed}: {left} of {joined}");
+        for (per_tool, count, burst) in [(Some(0), 50, 3), (Some(1), 10, 4), (Some(2), 50, 3), (None, 100, 5)]
+        {
+            let mine: Vec<_> =
+                granted.iter().filter(|call| per_tool.is_none_or(|tool| call.1 == tool)).collect();
+            for (first, (start, ..)) in mine.iter().enumerate() {
+                let mut sum = 0;
+                for (end, _, cost) in &mine[first..] {
+                    sum += cost;
+                    assert!(
+                        sum * SECOND <= burst * SECOND + count * (end - start),
+                        "seed {seed}, {per_tool:?}"
+                    );
+                }
+            }
+        }
+        assert!(granted.len() > 50, "{}", granted.len());
+    }
+}
