@@ -109,7 +109,8 @@ async fn watch(
 ) -> anyhow::Result<u8> {
     let mut said_all = false;
     let mut exited = None;
-    // What the server is told next if it does not end, and when.
+    let mut signalled = false;
+    // What the server is told next if it does not end, and when; or when it is no longer waited for what it has said.
     let mut next: Option<(Instant, Signal)> = None;
     let mut too_long = None;
     loop {
@@ -122,7 +123,8 @@ async fn watch(
                 match report {
                     Some(Report::Exited(status)) => {
                         exited = Some(status);
-                        next = None;
+                        // A client that asked for the end may not read the rest any more.
+                        next = signalled.then(|| (Instant::now() + PATIENCE, Signal::KILL));
                     }
                     Some(Report::Up(End::Closed)) => {}
                     Some(Report::Down(End::Closed)) => {
@@ -145,6 +147,9 @@ async fn watch(
             }
             signal = signals.next() => Some(signal),
             () = sleep_until(at), if next.is_some() => {
+                if let Some(status) = exited {
+                    return Ok(code(status));
+                }
                 next = (firmer != Signal::KILL).then(|| (Instant::now() + PATIENCE, Signal::KILL));
                 let _ = kill_process(pid, firmer);
                 None
@@ -155,6 +160,7 @@ async fn watch(
             // Somebody else holds its output open.
             return Ok(code(status));
         }
+        signalled = true;
         let _ = kill_process(pid, passed);
         // In a thread of its own: a client that does not read must not keep us from ending the server.
         spawn("mcp-close", shared, reports, |shared| {

@@ -6,7 +6,8 @@
 mod client;
 
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
 
 use client::{Client, call, file, request, server, through};
 use serde_json::{Value, json};
@@ -265,6 +266,19 @@ fn exit_codes_signals_and_faults_are_told() {
     client.ask(&request("ready", "ping"));
     client.signal("TERM");
     assert_eq!(client.ended().code, 128 + 15);
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_the_server_and_can_end_the_proxy() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let command = command.args(["mcp", "--", "yes"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut proxy = command.spawn().unwrap();
+    let mut first = [0; 2];
+    proxy.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"y\n");
+    let pid = proxy.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+    assert_eq!(proxy.wait().unwrap().code(), Some(128 + 15));
 }
 
 #[test]
