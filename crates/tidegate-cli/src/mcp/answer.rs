@@ -54,10 +54,9 @@ pub(crate) fn refused(
         ),
         Why::Late => format!("Rate limit reached for tool {tool} ({limit}). Not executed{held}. {again}"),
         Why::NoPlace => {
-            let places = rule.and_then(|rule| rule.max_in_flight).map_or(0, std::num::NonZeroU64::get);
-            format!(
-                "Too many calls run at once for tool {tool} ({name}: {places} in flight). Not executed{held}. {again}"
-            )
+            let places = rule.and_then(|rule| rule.max_in_flight);
+            let places = places.map_or_else(|| limit.clone(), |max| format!("{name}: {max} in flight"));
+            format!("Too many calls run at once for tool {tool} ({places}). Not executed{held}. {again}")
         }
     };
     let mut details = json!({
