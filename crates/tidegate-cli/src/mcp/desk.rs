@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tidegate_core::Mode;
 
 use super::answer;
 use super::frame::{Asked, Id};
@@ -84,6 +85,11 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn new(line: Line<Call>, log: Log) -> Self {
         Self { line, places: HashMap::new(), log, closed: false }
+    }
+
+    /// Whether a call may have to wait or be refused.
+    pub(crate) fn limits_something(&self) -> bool {
+        self.line.rules().iter().any(|rule| rule.mode == Mode::Enforce)
     }
 
     /// Whether nobody waits.

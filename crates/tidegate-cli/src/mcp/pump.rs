@@ -163,10 +163,10 @@ impl Shared {
                     forward(self.to_server(), line);
                 }
             }
-            Message::Batch => {
+            Message::Batch if self.desk().limits_something() => {
                 let _ = to_client(&answer::batch());
             }
-            Message::Other => forward(self.to_server(), line),
+            Message::Batch | Message::Other => forward(self.to_server(), line),
         }
     }
 

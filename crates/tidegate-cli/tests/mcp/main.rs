@@ -282,12 +282,16 @@ fn a_client_that_does_not_read_stops_the_server_and_can_end_the_proxy() {
 }
 
 #[test]
-fn a_batch_with_calls_is_not_passed_on() {
+fn a_batch_with_calls_is_not_passed_on_when_there_are_limits() {
+    let batch = json!([call(1, "echo"), request("2", "ping")]);
     let mut client = Client::start(&["--limit", "1/s"], &["cat"]);
-    let answer = {
-        client.say(&json!([call(1, "echo"), request("2", "ping")]));
-        client.hear()
-    };
+    client.say(&batch);
+    let answer = client.hear();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(-32600)));
     assert_eq!(client.end().rest, Vec::<Value>::new());
+    for flags in [&[][..], &["--limit", "1/s", "--dry-run"]] {
+        let mut client = Client::start(flags, &["cat"]);
+        client.say(&batch);
+        assert_eq!(client.hear(), batch);
+    }
 }
