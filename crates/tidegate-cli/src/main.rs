@@ -7,6 +7,8 @@ mod fit;
 mod hammer;
 mod hint;
 mod limits;
+#[cfg(unix)]
+mod mcp;
 mod progress;
 mod quota_args;
 mod report;
@@ -44,6 +46,8 @@ enum Verb {
     Hint(Box<hint::Args>),
     #[cfg(unix)]
     Run(Box<run::Args>),
+    #[cfg(unix)]
+    Mcp(Box<mcp::Args>),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +74,8 @@ fn main() -> ExitCode {
         Verb::Hint(args) => hint::run(&args),
         #[cfg(unix)]
         Verb::Run(args) => run::run(&args),
+        #[cfg(unix)]
+        Verb::Mcp(args) => mcp::run(&args),
     };
     Exit::from(result).into()
 }

@@ -1,0 +1,212 @@
+//! The server's process: its start, the signals that go on to it, and its end.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, sleep_until};
+
+use super::desk::{Costs, Desk};
+use super::pump::{End, Shared};
+use crate::fault::Hint;
+
+/// How long a server that was told to end may take, before it is told more firmly.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the threads tell.
+#[derive(Debug)]
+enum Report {
+    /// The client has said all, and the server was told.
+    Up(End),
+    /// The server has said all, or the client has gone.
+    Down(End),
+    Exited(Option<ExitStatus>),
+}
+
+/// Starts the server, passes messages until it ends, and tells its exit code.
+///
+/// # Errors
+///
+/// A command that cannot be started, and a message that is too long.
+pub(crate) fn run(
+    command: &[OsString],
+    desk: Desk,
+    costs: Costs,
+    max_message: u64,
+    tell: &mut dyn FnMut(String),
+) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime that waits for signals")?;
+    // Before there is a server, so that no signal ends the proxy alone.
+    let signals = runtime.block_on(async { Signals::new() }).context("cannot listen to signals")?;
+    let (mut child, pid) = start(command)?;
+    let shared = Arc::new(Shared::new(desk, child.stdin.take(), costs, max_message));
+    let (reports, told) = mpsc::unbounded_channel();
+    if let Some(stdout) = child.stdout.take() {
+        spawn("mcp-down", &shared, &reports, move |shared| Some(Report::Down(shared.pump_down(stdout))))?;
+    }
+    spawn("mcp-up", &shared, &reports, |shared| Some(Report::Up(shared.pump_up())))?;
+    spawn("mcp-exit", &shared, &reports, move |_| Some(Report::Exited(child.wait().ok())))?;
+    spawn("mcp-line", &shared, &reports, |shared| {
+        shared.attend();
+        None
+    })?;
+    let ended = runtime.block_on(watch(pid, &shared, &reports, told, signals, max_message));
+    if let Some(summary) = shared.finish() {
+        tell(summary);
+    }
+    ended
+}
+
+fn start(command: &[OsString]) -> anyhow::Result<(Child, Pid)> {
+    let (program, args) = command.split_first().context("there is no command")?;
+    let child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let child = child.map_err(|error| {
+        Hint::error(
+            format!("cannot start `{}`: {error}", program.to_string_lossy()),
+            "write the command that starts the MCP server after `--`, as an agent would start it",
+        )
+    })?;
+    let pid = Pid::from_child(&child);
+    Ok((child, pid))
+}
+
+fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    reports: &UnboundedSender<Report>,
+    work: impl FnOnce(&Shared) -> Option<Report> + Send + 'static,
+) -> anyhow::Result<()> {
+    let (shared, reports) = (Arc::clone(shared), reports.clone());
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Some(report) = work(&shared) {
+            // Nobody listens when all is over.
+            let _ = reports.send(report);
+        }
+    });
+    thread.context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Waits for the end of the server and of what it said; passes signals on.
+async fn watch(
+    pid: Pid,
+    shared: &Arc<Shared>,
+    reports: &UnboundedSender<Report>,
+    mut told: UnboundedReceiver<Report>,
+    mut signals: Signals,
+    max_message: u64,
+) -> anyhow::Result<u8> {
+    let mut said_all = false;
+    let mut exited = None;
+    let mut signalled = false;
+    // What the server is told next if it does not end, and when; or when it is no longer waited for what it has said.
+    let mut next: Option<(Instant, Signal)> = None;
+    let mut too_long = None;
+    loop {
+        if let (true, Some(status)) = (said_all, exited) {
+            return too_long.map_or(Ok(code(status)), Err);
+        }
+        let (at, firmer) = next.unwrap_or((Instant::now(), Signal::KILL));
+        let passed = tokio::select! {
+            report = told.recv() => {
+                match report {
+                    Some(Report::Exited(status)) => {
+                        exited = Some(status);
+                        // A client that asked for the end may not read the rest any more.
+                        next = signalled.then(|| (Instant::now() + PATIENCE, Signal::KILL));
+                    }
+                    Some(Report::Up(End::Closed)) => {}
+                    Some(Report::Down(End::Closed)) => {
+                        said_all = true;
+                        next = exited.is_none().then(|| (Instant::now() + PATIENCE, Signal::TERM));
+                    }
+                    Some(Report::Up(End::TooLong)) => {
+                        too_long = Some(too_long_message("client", max_message));
+                        let _ = kill_process(pid, Signal::TERM);
+                        next = Some((Instant::now() + PATIENCE, Signal::KILL));
+                    }
+                    Some(Report::Down(End::TooLong)) => {
+                        said_all = true;
+                        too_long = Some(too_long_message("server", max_message));
+                        next = exited.is_none().then(|| (Instant::now(), Signal::TERM));
+                    }
+                    None => {}
+                }
+                None
+            }
+            signal = signals.next() => Some(signal),
+            () = sleep_until(at), if next.is_some() => {
+                if let Some(status) = exited {
+                    return Ok(code(status));
+                }
+                next = (firmer != Signal::KILL).then(|| (Instant::now() + PATIENCE, Signal::KILL));
+                let _ = kill_process(pid, firmer);
+                None
+            }
+        };
+        let Some(passed) = passed else { continue };
+        if let Some(status) = exited {
+            // Somebody else holds its output open.
+            return Ok(code(status));
+        }
+        signalled = true;
+        let _ = kill_process(pid, passed);
+        // In a thread of its own: a client that does not read must not keep us from ending the server.
+        spawn("mcp-close", shared, reports, |shared| {
+            shared.close();
+            None
+        })?;
+        next = Some((Instant::now() + PATIENCE, Signal::KILL));
+    }
+}
+
+/// The signals that go on to the server.
+#[derive(Debug)]
+struct Signals {
+    hangup: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.hangup.recv() => Signal::HUP,
+            _ = self.interrupt.recv() => Signal::INT,
+            _ = self.terminate.recv() => Signal::TERM,
+        }
+    }
+}
+
+fn too_long_message(who: &str, max_message: u64) -> anyhow::Error {
+    Hint::error(
+        format!("the {who} sent a message of more than {} MiB", max_message / (1024 * 1024)),
+        "raise --max-message",
+    )
+}
+
+/// The exit code, as a shell tells it: 128 and the signal's number for a server that a signal ended.
+fn code(status: Option<ExitStatus>) -> u8 {
+    let Some(status) = status else { return 2 };
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(2)
+}

@@ -1,0 +1,217 @@
+//! The two directions: bytes from the client to the server and back, and the thread that lets waiting calls start.
+//!
+//! They are threads that block, one for each direction, since a pipe that nobody reads must stop its writer: the server
+//! that does not read stops the client, and the other way round. The threads hold the locks in one order: the way to the
+//! server, then the desk. So a call and its cancellation reach the server in the order in which they came.
+
+use std::io::{self, BufReader, Write as _};
+use std::process::{ChildStdin, ChildStdout};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate::clock::Clock;
+
+use super::answer;
+use super::desk::{Call, Costs, Desk, Todo};
+use super::frame::{self, Asked, Message};
+
+/// How much is read of the server at once. Twice as much saves a call of the system for messages of that size.
+const READ_BYTES: usize = 64 * 1024;
+
+/// What the threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    desk: Mutex<Desk>,
+    /// Something has changed at the desk.
+    changed: Condvar,
+    /// The way to the server; `None` when it is closed.
+    to_server: Mutex<Option<ChildStdin>>,
+    clock: Clock,
+    costs: Costs,
+    /// The longest message, in bytes.
+    max_message: u64,
+}
+
+/// Why a direction came to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The other side has closed it.
+    Closed,
+    /// A message was longer than it may be.
+    TooLong,
+}
+
+fn whole<'a, T>(locked: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>) -> MutexGuard<'a, T> {
+    locked.unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(desk: Desk, to_server: Option<ChildStdin>, costs: Costs, max_message: u64) -> Self {
+        let (changed, clock) = (Condvar::new(), Clock::unix());
+        Self { desk: Mutex::new(desk), changed, to_server: Mutex::new(to_server), clock, costs, max_message }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        whole(self.desk.lock())
+    }
+
+    fn to_server(&self) -> MutexGuard<'_, Option<ChildStdin>> {
+        whole(self.to_server.lock())
+    }
+
+    /// From the client to the server, until the client has no more to say. Then the calls that wait are served, and the
+    /// server is told. Not so when a message is too long: then the server is ended from outside.
+    pub(crate) fn pump_up(&self) -> End {
+        let mut stdin = io::stdin().lock();
+        let mut line = Vec::new();
+        loop {
+            match frame::read(&mut stdin, &mut line, self.max_message) {
+                Ok(true) => self.take(&mut line),
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return End::TooLong,
+                Ok(false) | Err(_) => break,
+            }
+        }
+        let mut desk = self.desk();
+        while !desk.is_empty() {
+            desk = whole(self.changed.wait(desk));
+        }
+        drop(desk);
+        self.to_server().take();
+        End::Closed
+    }
+
+    /// From the server to the client, until one of them has gone. The calls that wait then are answered.
+    pub(crate) fn pump_down(&self, stdout: ChildStdout) -> End {
+        let mut reader = BufReader::with_capacity(READ_BYTES, stdout);
+        let mut line = Vec::new();
+        let end = loop {
+            match frame::read(&mut reader, &mut line, self.max_message) {
+                Ok(true) => {
+                    self.note_answer(&line);
+                    if to_client(&line).is_err() {
+                        break End::Closed;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break End::TooLong,
+                Ok(false) | Err(_) => break End::Closed,
+            }
+        };
+        drop(reader);
+        self.close();
+        end
+    }
+
+    /// Lets waiting calls start when they may, refuses those that waited too long, and tells of progress. It never ends.
+    pub(crate) fn attend(&self) {
+        loop {
+            // The way to the server first: see above.
+            let way = self.to_server();
+            let mut desk = self.desk();
+            let now = self.clock.now_ns();
+            match desk.due(now) {
+                Todo::Forward(message) => {
+                    drop(desk);
+                    forward(way, &message);
+                    self.changed.notify_all();
+                }
+                Todo::Answer(message) => {
+                    drop(desk);
+                    drop(way);
+                    let _ = to_client(&message);
+                    self.changed.notify_all();
+                }
+                Todo::Nothing => {
+                    drop(way);
+                    let next = desk.next_due(now);
+                    drop(match next {
+                        Some(next) => {
+                            let wait = Duration::from_nanos(next.saturating_sub(self.clock.now_ns()));
+                            whole(
+                                self.changed
+                                    .wait_timeout(desk, wait)
+                                    .map(|(desk, _)| desk)
+                                    .map_err(|error| PoisonError::new(error.into_inner().0)),
+                            )
+                        }
+                        None => whole(self.changed.wait(desk)),
+                    });
+                }
+            }
+        }
+    }
+
+    /// No call starts any more, and those that wait are answered.
+    pub(crate) fn close(&self) {
+        let answers = self.desk().close(self.clock.now_ns());
+        let _ = to_client(&answers);
+        self.changed.notify_all();
+    }
+
+    /// What happened, when all is over.
+    pub(crate) fn finish(&self) -> Option<String> {
+        self.desk().finish()
+    }
+
+    /// One message of the client.
+    fn take(&self, line: &mut Vec<u8>) {
+        match frame::message(line) {
+            Message::Call(asked) => self.arrive(asked, std::mem::take(line)),
+            Message::Cancelled(id) => {
+                let told = self.desk().cancel(self.clock.now_ns(), &id);
+                self.changed.notify_all();
+                if told {
+                    forward(self.to_server(), line);
+                }
+            }
+            Message::Batch if self.desk().limits_something() => {
+                let _ = to_client(&answer::batch());
+            }
+            Message::Batch | Message::Other => forward(self.to_server(), line),
+        }
+    }
+
+    fn arrive(&self, asked: Asked, message: Vec<u8>) {
+        let way = self.to_server();
+        let cost = self.costs.of(&asked);
+        let todo = {
+            let mut desk = self.desk();
+            desk.arrive(Call::new(asked, cost, message, self.clock.now_ns()))
+        };
+        match todo {
+            Todo::Forward(message) => forward(way, &message),
+            Todo::Answer(message) => {
+                drop(way);
+                let _ = to_client(&message);
+            }
+            Todo::Nothing => {
+                drop(way);
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    fn note_answer(&self, line: &[u8]) {
+        if !self.desk().expects_answers() {
+            return;
+        }
+        if let Some(id) = frame::answered(line) {
+            self.desk().answered(self.clock.now_ns(), &id);
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// A server that does not read any more ends, or has ended: that is seen where its answers are read.
+fn forward(mut way: MutexGuard<'_, Option<ChildStdin>>, message: &[u8]) {
+    if let Some(server) = &mut *way
+        && server.write_all(message).is_err()
+    {
+        way.take();
+    }
+}
+
+fn to_client(message: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(message)?;
+    stdout.flush()
+}
