@@ -8,6 +8,7 @@ mod key;
 mod layer;
 mod log;
 mod reload;
+mod signals;
 mod upstream;
 
 use std::io::{self, Write as _};
@@ -33,7 +34,8 @@ use address::{bind, listen};
 use admin::{Board, Shown};
 use key::KeyWord;
 use log::warn;
-use reload::{Hangups, Reloader, Reloads};
+use reload::{Reloader, Reloads};
+use signals::{Hangups, Signals};
 use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
@@ -273,7 +275,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     // Before it says that it listens: whoever reads that may send one.
     let hangups = match &limits.source {
-        Source::File(path) => Some((path.clone(), Hangups::new().context("cannot wait for signals")?)),
+        Source::File(path) => Some((path.clone(), Hangups::new()?)),
         Source::Flags(_) => None,
     };
     let (listener, address) = bind("--listen", args.listen, "").await?;
@@ -340,44 +342,4 @@ fn say(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
-}
-
-/// The signals that ask for an end: Ctrl-C, and SIGTERM where there is one.
-struct Signals {
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    #[cfg(unix)]
-    fn new() -> anyhow::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let interrupt = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
-        let terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
-        Ok(Self { interrupt, terminate })
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self {})
-    }
-
-    /// Is ready at the next signal.
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-
-    /// Is ready at the next signal.
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
 }

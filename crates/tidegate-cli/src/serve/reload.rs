@@ -1,7 +1,6 @@
 //! A limits file that is read again when it changes and on SIGHUP.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,7 @@ use tidegate_http::RateLimit;
 use tidegate_http::layer::Replaced;
 
 use super::log::warn;
+use super::signals::Hangups;
 use super::{Built, Limits, say};
 
 /// How often the file is looked at. A change counts when it is there at two looks, so that no file is read that is still
@@ -104,33 +104,4 @@ fn in_words(replaced: &Replaced) -> String {
     let kept: Vec<&str> = replaced.kept.iter().map(|name| &**name).collect();
     let fresh: Vec<String> = replaced.fresh.iter().map(|name| format!("{name} (starts anew)")).collect();
     kept.into_iter().chain(fresh.iter().map(String::as_str)).collect::<Vec<_>>().join(", ")
-}
-
-/// The signals that ask to read the file again.
-#[derive(Debug)]
-pub(super) struct Hangups(#[cfg(unix)] tokio::signal::unix::Signal);
-
-impl Hangups {
-    #[cfg(unix)]
-    pub(super) fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        signal(SignalKind::hangup()).map(Self)
-    }
-
-    #[cfg(not(unix))]
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self())
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        if self.0.recv().await.is_none() {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        std::future::pending::<()>().await;
-    }
 }
