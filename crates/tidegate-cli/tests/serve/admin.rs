@@ -1,73 +1,11 @@
 //! The admin address: what it counts is what `hammer` counted, and what it says is what is in force.
 
-use std::io::Write as _;
 use std::net::TcpStream;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::limits::File;
 use super::process::*;
-
-/// A server with an admin address.
-struct Watched {
-    server: Server,
-    admin: String,
-}
-
-impl Watched {
-    fn start(args: &[&str]) -> Self {
-        let mut all = vec!["--admin", "127.0.0.1:0"];
-        all.extend(args);
-        let server = Server::start(&all);
-        let line = server.running.line();
-        let admin = line.strip_prefix("admin on http://").unwrap_or_else(|| panic!("{line}")).to_owned();
-        Self { server, admin }
-    }
-
-    fn get(&self, path: &str) -> Response {
-        self.request(&format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin))
-    }
-
-    fn post(&self, head: &str, body: &str) -> Response {
-        self.request(&format!(
-            "POST /api/simulate HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{head}content-length: {}\r\n\r\n{body}",
-            self.admin,
-            body.len()
-        ))
-    }
-
-    fn request(&self, text: &str) -> Response {
-        let mut stream = TcpStream::connect(&self.admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(text.as_bytes()).unwrap();
-        read(&mut stream)
-    }
-
-    fn state(&self) -> Value {
-        let response = self.get("/api/state");
-        assert_eq!((response.status, response.header("content-type")), (200, Some("application/json")));
-        serde_json::from_str(&response.body).unwrap()
-    }
-
-    fn metric(&self, sample: &str) -> u64 {
-        let text = self.get("/metrics").body;
-        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {sample} in:\n{text}")).parse().unwrap()
-    }
-
-    /// Reads the state until it is as it should be.
-    fn until(&self, is_so: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let state = self.state();
-            if is_so(&state) {
-                return state;
-            }
-            assert!(start.elapsed() < PATIENCE, "{state:#}");
-        }
-    }
-}
 
 fn hammered(watched: &Watched, args: &[&str]) -> (u64, u64) {
     let mut all = vec!["--json"];

@@ -141,16 +141,17 @@ fn a_sliding_log_says_what_it_takes_beyond_its_table() {
 
 #[test]
 fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
-    let mut server =
-        Server::start(&["--limiter", "leaky-bucket", "--quota", "1 per 3s burst 1", "--queue", "2"]);
+    let mut watched =
+        Watched::start(&["--limiter", "leaky-bucket", "--quota", "1 per 3s burst 1", "--queue", "2"]);
+    let server = &watched.server;
     assert_eq!(server.ask("GET", "").status, 200);
-    // This one goes away while it waits; its place is not given back, and nothing breaks. A request that waits says
-    // nothing, so there is nothing to wait for but time, with some seconds to spare.
+    // This one goes away while it waits; its place is not given back, and nothing breaks.
     let gone = server.send("GET", "");
-    thread::sleep(Duration::from_millis(300));
+    watched.until_waiting(1);
     drop(gone);
+    watched.until_waiting(0);
     let mut waiting = server.send("GET", "");
-    thread::sleep(Duration::from_millis(300));
+    watched.until_waiting(1);
     assert_eq!(server.ask("GET", "").status, 429, "both places are taken");
     let told = Instant::now();
     server.running.signal("-TERM");
@@ -162,8 +163,8 @@ fn a_server_told_to_stop_answers_those_who_wait_in_its_queue() {
         told.elapsed()
     );
     assert!(TcpStream::connect(&server.address).is_err(), "no new connections");
-    assert_eq!(server.running.exit_code(), Some(0));
-    assert_eq!(server.running.line(), "stopped: 4 requests, 3 allowed, 1 rejected");
+    assert_eq!(watched.server.running.exit_code(), Some(0));
+    assert_eq!(watched.server.running.line(), "stopped: 4 requests, 3 allowed, 1 rejected");
 }
 
 #[test]
@@ -189,13 +190,14 @@ fn a_limits_file_is_served_with_the_numbers_of_the_limit_that_bound() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let mut server = Server::start(&["--limiter", "leaky-bucket", "--quota", "1/min burst 1"]);
-    assert_eq!(server.ask("GET", "").status, 200);
-    let _waiting = server.send("GET", "");
-    thread::sleep(Duration::from_millis(200));
+    let mut watched = Watched::start(&["--limiter", "leaky-bucket", "--quota", "1/min burst 1"]);
+    assert_eq!(watched.server.ask("GET", "").status, 200);
+    let _waiting = watched.server.send("GET", "");
+    watched.until_waiting(1);
     let told = Instant::now();
-    server.running.signal("-TERM");
-    thread::sleep(Duration::from_millis(200));
+    watched.server.running.signal("-TERM");
+    while watched.get("/readyz").status == 200 {}
+    let server = &mut watched.server;
     server.running.signal("-INT");
     assert_eq!(server.running.exit_code(), Some(0));
     assert!(told.elapsed() < Duration::from_secs(5));

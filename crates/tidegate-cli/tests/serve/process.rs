@@ -7,6 +7,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 /// How long anything may take here; it is only waited for when something is wrong.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -150,4 +152,69 @@ pub(crate) fn read(stream: &mut TcpStream) -> Response {
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Response { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+/// A server with an admin address.
+pub(crate) struct Watched {
+    pub(crate) server: Server,
+    pub(crate) admin: String,
+}
+
+impl Watched {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let mut all = vec!["--admin", "127.0.0.1:0"];
+        all.extend(args);
+        let server = Server::start(&all);
+        let line = server.running.line();
+        let admin = line.strip_prefix("admin on http://").unwrap_or_else(|| panic!("{line}")).to_owned();
+        Self { server, admin }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.request(&format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin))
+    }
+
+    pub(crate) fn post(&self, head: &str, body: &str) -> Response {
+        self.request(&format!(
+            "POST /api/simulate HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{head}content-length: {}\r\n\r\n{body}",
+            self.admin,
+            body.len()
+        ))
+    }
+
+    pub(crate) fn request(&self, text: &str) -> Response {
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        read(&mut stream)
+    }
+
+    pub(crate) fn state(&self) -> Value {
+        let response = self.get("/api/state");
+        assert_eq!((response.status, response.header("content-type")), (200, Some("application/json")));
+        serde_json::from_str(&response.body).unwrap()
+    }
+
+    pub(crate) fn metric(&self, sample: &str) -> u64 {
+        let text = self.get("/metrics").body;
+        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {sample} in:\n{text}")).parse().unwrap()
+    }
+
+    /// Reads the state until so many requests wait for their turn.
+    pub(crate) fn until_waiting(&self, count: u64) {
+        self.until(|state| state["waiting"] == count);
+    }
+
+    /// Reads the state until it is as it should be.
+    pub(crate) fn until(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let state = self.state();
+            if is_so(&state) {
+                return state;
+            }
+            assert!(start.elapsed() < PATIENCE, "{state:#}");
+        }
+    }
 }
