@@ -64,12 +64,15 @@ mod number;
 pub mod profile;
 mod structured;
 mod tables;
+mod text;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::evidence::Evidence;
 use self::form::Clock;
 use self::profile::{PROFILES, Profile};
+
+pub use self::text::in_text;
 
 /// The longest wait that a hint tells: 2^31 s, 68 years. RFC 9111 1.2.2 has larger numbers of seconds saturate there.
 pub const WAIT_MAX: Duration = Duration::from_secs(1 << 31);

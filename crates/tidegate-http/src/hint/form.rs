@@ -138,7 +138,11 @@ pub(super) fn told_in(sentence: &str) -> Option<Reading> {
 fn in_words(text: &[u8]) -> Option<u128> {
     let (number, rest) = leading_number(text)?;
     let rest = rest.trim_ascii_start();
-    let is_unit = |name: &str| rest.starts_with(name.as_bytes());
+    // A short unit is a whole word; of a long one the plural counts as well.
+    let is_unit = |name: &str| match rest.strip_prefix(name.as_bytes()) {
+        Some(after) => name.len() > 2 || !after.first().is_some_and(u8::is_ascii_alphabetic),
+        None => false,
+    };
     let (_, unit) = WORD_UNITS.iter().find(|(name, _)| is_unit(name))?;
     decimal(number, *unit)
 }

@@ -231,8 +231,8 @@ pub const PROFILES: &[Profile] = &[
     },
 ];
 
-/// What comes before a time in a sentence: Gemini, OpenAI and Groq, Azure OpenAI. In lower case.
-pub(super) const PHRASES: &[&str] = &["retry in ", "try again in ", "retry after "];
+/// What comes before a time in a sentence: Gemini, OpenAI and Groq, Azure OpenAI, and many. In lower case.
+pub(super) const PHRASES: &[&str] = &["retry in ", "try again in ", "retry after ", "please wait "];
 
 /// Units as sentences write them after a number, longer ones before those that they begin with, in nanoseconds.
 pub(super) const WORD_UNITS: &[(&str, u64)] = &[
@@ -241,4 +241,7 @@ pub(super) const WORD_UNITS: &[(&str, u64)] = &[
     ("sec", 1_000_000_000),
     ("minute", 60_000_000_000),
     ("hour", 3_600_000_000_000),
+    ("ms", 1_000_000),
+    ("min", 60_000_000_000),
+    ("s", 1_000_000_000),
 ];
