@@ -1,7 +1,8 @@
 //! The smallest MCP server with a few tools, to try `tidegate mcp` with:
 //! `cargo run --bin tidegate -- mcp --limit 2/s -- target/debug/examples/mcp_tools`.
 //!
-//! `echo` answers with its arguments, `slow` does so after 200 ms, and `silent` never. The notification
+//! `echo` answers with its arguments, `slow` does so after 200 ms, and `silent` never. `busy` hands on that the service behind
+//! it wants no call for 2 s. The notification
 //! `notifications/crash` ends the server with exit code 3, and a cancellation is told on stderr.
 
 use std::io::{self, BufRead as _, Write as _};
@@ -23,8 +24,12 @@ fn main() -> ExitCode {
             }),
             Some("tools/list") => {
                 let tool = |name| json!({"name": name, "inputSchema": {"type": "object"}});
-                let tools = ["echo", "slow", "silent"].map(tool);
+                let tools = ["echo", "slow", "silent", "busy"].map(tool);
                 json!({"tools": tools})
+            }
+            Some("tools/call") if message["params"]["name"] == "busy" => {
+                let text = "Error: 429 Too Many Requests. Retry-After: 2";
+                json!({"content": [{"type": "text", "text": text}], "isError": true})
             }
             Some("tools/call") => {
                 let text = message["params"]["arguments"].to_string();

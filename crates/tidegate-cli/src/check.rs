@@ -28,20 +28,26 @@ pub(crate) struct Args {
 ///
 /// A file that cannot be read, or that holds no legal limits.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let limits = limits::read(&args.file)?;
+    let file = limits::read_all(&args.file)?;
     let mut out = io::stdout().lock();
-    for (index, limit) in limits.iter().enumerate() {
+    for (index, limit) in file.limits.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
         write!(out, "{}", described(limit))?;
+    }
+    for (index, tool) in file.costs.iter().enumerate() {
+        if index == 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "a call of {} costs {}", tool.name, tool.cost)?;
     }
     Ok(Outcome::Fine)
 }
 
 /// What a limit means, in lines: `NAME: QUOTA for each KEY (LIMITER)` and what follows from it.
 pub(crate) fn described(limit: &FileLimit) -> String {
-    let FileLimit { limit: named, quota, key, max_in_flight, overrides } = limit;
+    let FileLimit { limit: named, quota, key, max_in_flight, overrides, tools } = limit;
     let (kind, window) = (named.algorithm.kind(), Duration::from_secs(1));
     let mode = match named.mode {
         Mode::Enforce => "",
@@ -51,6 +57,12 @@ pub(crate) fn described(limit: &FileLimit) -> String {
         "for all together".to_owned()
     } else {
         format!("for each {}", key.join(" and "))
+    };
+    let whose = if tools.is_empty() {
+        whose
+    } else {
+        let names: Vec<String> = tools.iter().map(ToString::to_string).collect();
+        format!("{whose}, of the tools {}", names.join(", "))
     };
     let words = match kind {
         Kind::Unlimited => "no limit".to_owned(),
@@ -124,8 +136,12 @@ mod tests {
             quota = "2/s burst 1"
             queue = { max = 50, max_wait = "10s" }
             max_in_flight = 60
+            [[limit]]
+            name = "web"
+            quota = "1/s"
+            tools = ["search", "web_*"]
         "#;
-        let limits = limits::parse("limits.toml", text).unwrap();
+        let limits = limits::parse("limits.toml", text).unwrap().limits;
         let described: Vec<String> = limits.iter().map(described).collect();
         insta::assert_snapshot!(described.join("\n"));
     }

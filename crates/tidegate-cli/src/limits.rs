@@ -1,5 +1,7 @@
 //! The limits file: several limits at once, in TOML.
 
+pub(crate) mod tools;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::fs;
@@ -15,6 +17,15 @@ use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota};
 
 use crate::fault::Hint;
 use crate::quota_args::time;
+use tools::{Pattern, ToolCost};
+
+/// What a limits file says, checked.
+#[derive(Debug)]
+pub(crate) struct LimitsFile {
+    pub(crate) limits: Vec<FileLimit>,
+    /// The costs of tools; the first that fits counts.
+    pub(crate) costs: Vec<ToolCost>,
+}
 
 /// A limit as the file says it, checked.
 #[derive(Debug, Clone)]
@@ -29,6 +40,8 @@ pub(crate) struct FileLimit {
     pub(crate) max_in_flight: Option<NonZeroU64>,
     /// The quotas of single keys.
     pub(crate) overrides: Vec<Override>,
+    /// The tools that it is for, together; empty when it is for all.
+    pub(crate) tools: Vec<Pattern>,
 }
 
 /// A key that has a quota of its own.
@@ -44,6 +57,8 @@ pub(crate) struct Override {
 struct Document {
     #[serde(default)]
     limit: Vec<Entry>,
+    #[serde(default)]
+    tool: Vec<ToolCost>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,6 +79,8 @@ struct Entry {
     mode: EntryMode,
     #[serde(default, rename = "override")]
     overrides: Vec<OverrideEntry>,
+    #[serde(default)]
+    tools: Option<Vec<Pattern>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -154,12 +171,32 @@ impl serde::de::Visitor<'_> for Whole {
 /// without an end would fill the memory.
 const MAX_BYTES: u64 = 8 << 20;
 
+/// Reads the limits of a file that are on requests.
+///
+/// # Errors
+///
+/// As of [`read_all`], and what is about tools.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+    let file = read_all(path)?;
+    let limit = file.limits.iter().find(|limit| !limit.tools.is_empty());
+    if limit.is_some() || !file.costs.is_empty() {
+        let what = limit.map_or("`[[tool]]` is".to_owned(), |limit| {
+            format!("limit `{}` has `tools`, which are", limit.limit.name)
+        });
+        return Err(Hint::error(
+            format!("{}: {what} for tool calls alone", path.display()),
+            "use the file with `tidegate mcp`, or take that out",
+        ));
+    }
+    Ok(file.limits)
+}
+
 /// Reads the limits of a file.
 ///
 /// # Errors
 ///
 /// A file that cannot be read, or a text in it that is no limit: the error names file, line and key.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+pub(crate) fn read_all(path: &Path) -> anyhow::Result<LimitsFile> {
     let name = path.display().to_string();
     let text = fs::File::open(path).and_then(text).map_err(|error| {
         Hint::error(
@@ -197,7 +234,7 @@ fn text(file: fs::File) -> io::Result<String> {
     Ok(text)
 }
 
-pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Vec<FileLimit>> {
+pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<LimitsFile> {
     const ADVICE: &str =
         "a limit is written as `[[limit]]`, `name = \"per-client\"`, `quota = \"10/s burst 20\"`";
     let deserializer = toml::Deserializer::parse(text).map_err(|error| {
@@ -223,7 +260,8 @@ pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Vec<FileLimit>> {
             "give each limit a name of its own",
         ));
     }
-    document.limit.into_iter().map(|entry| entry.check(name)).collect()
+    let limits = document.limit.into_iter().map(|entry| entry.check(name)).collect::<Result<_, _>>()?;
+    Ok(LimitsFile { limits, costs: document.tool })
 }
 
 /// `FILE:LINE: `, the line that a span begins in.
@@ -276,6 +314,12 @@ impl Entry {
                 "write what the key is made of, such as `key = \"client-ip\"`, or leave `key` out",
             ));
         }
+        if self.tools.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Hint::error(
+                format!("{file}: limit `{}` is for no tool", self.name),
+                "name tools, such as `tools = [\"search\", \"web_*\"]`, or leave `tools` out for all",
+            ));
+        }
         let overrides = overrides(self.overrides, &key)
             .map_err(|(why, advice)| Hint::error(format!("{file}: limit `{}` {why}", self.name), advice))?;
         Ok(FileLimit {
@@ -284,6 +328,7 @@ impl Entry {
             key,
             max_in_flight: self.max_in_flight,
             overrides,
+            tools: self.tools.unwrap_or_default(),
         })
     }
 }
@@ -347,7 +392,7 @@ mod tests {
             quota = "100/min"
             mode = "shadow"
         "#;
-        let limits = parse("limits.toml", text).unwrap();
+        let limits = parse("limits.toml", text).unwrap().limits;
         assert_eq!(limits[0].limit.algorithm.kind(), Kind::LeakyBucket);
         assert_eq!(limits[0].key, ["client-ip"]);
         assert_eq!(limits[0].max_in_flight, NonZeroU64::new(8));
@@ -366,7 +411,7 @@ mod tests {
             ("[[limit]]\nname = \"a\"", "f:1: `limit[0]`: missing field `quota`"),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nbusrt = 3",
-                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`, `override`",
+                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`, `override`, `tools`",
             ),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nmode = \"on\"",
@@ -383,6 +428,15 @@ mod tests {
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nalgorithm = \"fixed-window\"\nqueue = { max = 3 }",
                 "f: limit `a`: the algorithm fixed-window has no queue",
+            ),
+            ("[[limit]]\nname = \"a\"\nquota = \"1/s\"\ntools = []", "f: limit `a` is for no tool"),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\n[[tool]]\nname = \"x\"\ncost = \"count\"",
+                "f:6: `tool[0].cost`: `count` is no cost; write a cost such as 5, or \"args.count\" for what the argument `count` says",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\n[[tool]]\nname = \"x\"\ncost = -1",
+                "f:6: `tool[0].cost`: invalid value: integer `-1`, expected a cost of at least 0",
             ),
             ("[[limit]\n", "f:1: unclosed array table, expected `]`"),
         ] {

@@ -9,6 +9,8 @@ mod hint;
 mod limits;
 #[cfg(unix)]
 mod mcp;
+#[cfg(unix)]
+mod named;
 mod progress;
 mod quota_args;
 mod report;

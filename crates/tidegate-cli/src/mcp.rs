@@ -1,13 +1,15 @@
 //! `tidegate mcp`: limits on the tool calls of an MCP server, as a proxy on its standard input and output.
 
 mod answer;
+mod charges;
 mod desk;
 mod frame;
+mod learn;
 mod limits;
 mod line;
 mod log;
-mod process;
-mod pump;
+mod shared;
+mod stdio;
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
@@ -17,11 +19,15 @@ use std::time::Duration;
 use tidegate::{Mode, Quota};
 
 use crate::fault::{Hint, Outcome, tell};
+use crate::limits::LimitsFile;
+use crate::limits::tools::{Cost, ToolCost};
 use crate::quota_args::{above_zero, time, whole, whole_within};
-use desk::{Costs, Desk};
+use charges::{Charges, Method};
+use desk::Desk;
 use limits::Rule;
 use line::{Line, Room};
 use log::Log;
+use shared::SharedBudget;
 
 /// Limit the tool calls that go to an MCP server, as a proxy in front of it
 ///
@@ -43,13 +49,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = above_zero, help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 
-    /// The limits of a TOML file, all at once; `key = "tool"` gives each tool a limit of its own
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["limit", "max_in_flight"], help_heading = "Limit")]
+    /// Share --limit and --max-in-flight with all that name the same budget, `tidegate run` too: a name of your own, or a
+    /// path, which has a `/` in it. A budget that is there keeps its quota, so --limit can be left out
+    #[arg(long, value_name = "NAME", help_heading = "Limit")]
+    budget: Option<OsString>,
+
+    /// More limits, those of a TOML file: for each tool, for groups of tools, for each session, for all
+    #[arg(long, value_name = "FILE", help_heading = "Limit")]
     limits: Option<PathBuf>,
 
-    /// What a call of a tool takes of each limit, in place of 1; may be given for several tools
-    #[arg(long, value_name = "TOOL=N", value_parser = cost, help_heading = "Limit")]
-    cost: Vec<(Box<str>, u64)>,
+    /// What a call of a tool takes of each limit, in place of 1: a number, or `args.NAME` for what that argument says. In
+    /// TOOL, a * stands for any text. May be given several times; the first that fits counts
+    #[arg(long, value_name = "TOOL=COST", value_parser = cost, help_heading = "Limit")]
+    cost: Vec<ToolCost>,
+
+    /// Limit these requests as well; in a limits file they are tools of that name
+    #[arg(long, value_name = "METHOD", value_enum, help_heading = "Limit")]
+    also: Vec<Method>,
 
     /// How many calls may wait
     #[arg(long, value_name = "N", default_value = "50", value_parser = waiting, help_heading = "Waiting")]
@@ -84,11 +100,12 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     whole_within(text, 1..=1024)
 }
 
-fn cost(text: &str) -> Result<(Box<str>, u64), String> {
-    match text.rsplit_once('=') {
-        Some((tool, cost)) if !tool.is_empty() => Ok((tool.into(), whole(cost)?)),
-        _ => Err("not a tool and its cost; write for example search=5".to_owned()),
-    }
+fn cost(text: &str) -> Result<ToolCost, String> {
+    let (tool, cost) = text
+        .rsplit_once('=')
+        .filter(|(tool, _)| !tool.is_empty())
+        .ok_or("not a tool and its cost; write for example search=5 or search=args.count")?;
+    Ok(ToolCost { name: tool.parse()?, cost: cost.parse::<Cost>()? })
 }
 
 /// Runs `mcp`.
@@ -97,40 +114,53 @@ fn cost(text: &str) -> Result<(Box<str>, u64), String> {
 ///
 /// Limits that cannot be used, a command that cannot be started, and a message that is too long.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let rules = rules(args)?;
-    let costs = Costs::new(&args.cost).map_err(|tool| {
-        Hint::error(format!("--cost gives the tool `{tool}` two costs"), "leave one of them out")
-    })?;
+    let file = args.limits.as_deref().map(crate::limits::read_all).transpose()?;
+    let mut charges = Charges { also: args.also.clone(), costs: args.cost.clone(), continuations: false };
+    let rules = args.rules(file.as_ref())?;
+    charges.costs.extend(file.into_iter().flat_map(|file| file.costs));
     let log = Log::new(args.log.as_deref())?;
     let max_message = args.max_message.saturating_mul(1024 * 1024);
     let bytes = usize::try_from(max_message)?;
     let room = Room { calls: usize::try_from(args.queue)?, bytes, max_wait: args.max_wait };
-    let desk = Desk::new(Line::new(rules, room), log);
-    let code = process::run(&args.command, desk, costs, max_message, &mut |summary| tell(&summary))?;
+    let desk = Desk::new(Line::new(rules, room), log, !args.dry_run);
+    let code = stdio::process::run(&args.command, desk, charges, max_message, &mut |summary| tell(&summary))?;
     Ok(Outcome::Status(code))
 }
 
-fn rules(args: &Args) -> anyhow::Result<Vec<Rule>> {
-    let mut rules: Vec<Rule> = match &args.limits {
-        Some(path) => {
-            let file = path.display().to_string();
-            crate::limits::read(path)?
-                .iter()
-                .map(|limit| Rule::of_file(&file, limit))
-                .collect::<Result<_, _>>()?
+impl Args {
+    /// The limits of the flags and those of the file.
+    fn rules(&self, file: Option<&LimitsFile>) -> anyhow::Result<Vec<Rule>> {
+        let quota = match (self.limit, self.burst) {
+            (Some(quota), Some(burst)) => Some(quota.with_burst(burst)?),
+            (quota, _) => quota,
+        };
+        let mut rules = match &self.budget {
+            Some(name) => {
+                let budget = crate::named::open(name, quota, self.max_in_flight)?;
+                let (quota, places) = (budget.quota()?, budget.max_in_flight()?);
+                let shared = SharedBudget::new(budget, places.map(NonZeroU64::get));
+                vec![Rule::of_budget(&name.to_string_lossy(), quota, shared)]
+            }
+            None => Rule::of_flags(quota, self.max_in_flight).into_iter().collect(),
+        };
+        if let (Some(file), Some(path)) = (file, &self.limits) {
+            let path = path.display().to_string();
+            for limit in &file.limits {
+                let rule = Rule::of_file(&path, limit)?;
+                if rules.iter().any(|other| other.name == rule.name) {
+                    return Err(Hint::error(
+                        format!("{path}: limit `{}` has the name of that of the flags", rule.name),
+                        "give it another name",
+                    ));
+                }
+                rules.push(rule);
+            }
         }
-        None => {
-            let quota = match (args.limit, args.burst) {
-                (Some(quota), Some(burst)) => Some(quota.with_burst(burst)?),
-                (quota, _) => quota,
-            };
-            Rule::of_flags(quota, args.max_in_flight).into_iter().collect()
+        if self.dry_run {
+            for rule in &mut rules {
+                rule.mode = Mode::Shadow;
+            }
         }
-    };
-    if args.dry_run {
-        for rule in &mut rules {
-            rule.mode = Mode::Shadow;
-        }
+        Ok(rules)
     }
-    Ok(rules)
 }

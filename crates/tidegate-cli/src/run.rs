@@ -2,7 +2,6 @@
 
 mod arguments;
 mod each;
-mod named;
 mod output;
 mod program;
 mod signals;
@@ -14,15 +13,12 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tidegate::{Budget, Gate, Quota};
+use tidegate::{Gate, Quota};
 
 use crate::fault::{Hint, Outcome, tell};
-use crate::quota_args::{QuotaArgs, above_zero, time, whole_within};
+use crate::quota_args::{QuotaArgs, above_zero, time};
 use signals::Signals;
 use turn::{Late, Turns};
-
-/// The most commands at one time. A budget has no more places.
-const MAX_IN_FLIGHT: u64 = 1024;
 
 /// `EX_TEMPFAIL` of sysexits.h: try again later.
 const NOT_IN_TIME: u8 = 75;
@@ -46,7 +42,7 @@ pub(crate) struct Args {
     cost: NonZeroU64,
 
     /// How many commands may run at one time; with --budget, in all shells that share it [default: 1 with --each]
-    #[arg(long, value_name = "N", value_parser = in_flight)]
+    #[arg(long, value_name = "N", value_parser = crate::named::places)]
     max_in_flight: Option<NonZeroU64>,
 
     /// The longest wait for a turn: 30s, 5min; 0s does not wait [default: as long as it takes]
@@ -153,7 +149,7 @@ impl Args {
         let quota = if self.quota.has_rate() { Some(self.quota.quota()?) } else { None };
         let turns = match &self.budget {
             Some(name) => {
-                let budget = self.open(name, quota)?;
+                let budget = crate::named::open(name, quota, self.max_in_flight)?;
                 Turns::of_budget(budget, name.to_string_lossy().into_owned(), self.cost.get(), self.max_wait)
             }
             None => Turns::of_gate(self.gate(quota)?, self.cost.get(), self.max_wait),
@@ -182,27 +178,6 @@ impl Args {
         let quota = quota.ok_or_else(|| Hint::error("no limit is given", "add one, such as --limit 2/s"))?;
         Ok(Gate::new(quota))
     }
-
-    fn open(&self, name: &OsString, quota: Option<Quota>) -> anyhow::Result<Budget> {
-        let path = named::path(name)?;
-        let budget = match quota {
-            Some(quota) => {
-                named::make_folder(name, &path)?;
-                Budget::open(&path, quota)?
-            }
-            None if !path.exists() => {
-                return Err(Hint::error(
-                    format!("there is no budget `{}` yet", path.display()),
-                    "add its limit, such as --limit 2/s, and it is made",
-                ));
-            }
-            None => Budget::open_existing(&path)?,
-        };
-        Ok(match self.max_in_flight {
-            Some(max) => budget.with_max_in_flight(max)?,
-            None => budget,
-        })
-    }
 }
 
 /// The flags of the limit as they are here: without them there is no limit, rather than one of 10 per second.
@@ -216,9 +191,4 @@ pub(crate) fn without_default(command: clap::Command) -> clap::Command {
 fn not_in_time(late: &Late) -> Outcome {
     tell(&format!("tidegate run: {late}"));
     Outcome::Status(NOT_IN_TIME)
-}
-
-fn in_flight(text: &str) -> Result<NonZeroU64, String> {
-    whole_within(text, 1..=MAX_IN_FLIGHT)?;
-    above_zero(text)
 }

@@ -195,7 +195,7 @@ fn limit_of_flags(args: &Args) -> anyhow::Result<FileLimit> {
     let (algorithm, quota) = args.limiter.algorithm()?;
     let limit = Limit { name: algorithm.kind().name().into(), algorithm, mode: Mode::Enforce };
     let key = args.key.0.iter().map(ToString::to_string).collect();
-    Ok(FileLimit { limit, quota, key, max_in_flight: None, overrides: Vec::new() })
+    Ok(FileLimit { limit, quota, key, max_in_flight: None, overrides: Vec::new(), tools: Vec::new() })
 }
 
 /// Runs `serve` until a signal stops it.

@@ -260,6 +260,15 @@ impl Budget {
         Ok(self)
     }
 
+    /// How many places in flight it has; `None` when no number was set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check`].
+    pub fn max_in_flight(&self) -> Result<Option<NonZeroU64>, BudgetError> {
+        self.locked(|_, record, _| Ok(NonZeroU64::new(record.max_in_flight)))
+    }
+
     /// Changes the number of places in flight, for all who have the budget open.
     ///
     /// When it is lowered, those who hold a place keep it, so that until they leave as many can run as before.

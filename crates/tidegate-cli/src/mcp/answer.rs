@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::charges::Method;
 use super::frame::Asked;
 use super::limits::Rule;
 use super::line::{Refusal, Why};
+use super::shared::SharedBudget;
 
 /// The member of `_meta` for programs.
 const META: &str = "io.github.tidegate/rateLimit";
@@ -20,47 +22,22 @@ const INTERNAL: i64 = -32603;
 /// JSON-RPC's code for a request that is none.
 const INVALID: i64 = -32600;
 
-/// A call that the limits do not let start: a result of the tool with `isError`, the one form that all clients hand to
-/// the model with its text. There is no `structuredContent`, which would have to be as the tool describes.
-pub(crate) fn refused(
-    asked: &Asked,
-    cost: u64,
-    rules: &[Rule],
-    refusal: &Refusal,
-    waited: Duration,
-) -> Vec<u8> {
-    let tool = &asked.tool;
+/// The code of an error that says how long to wait, as gateways use it until the protocol has one (SEP-3304).
+const RATE_LIMITED: i64 = 429;
+
+/// A call that the limits do not let start. For a tool it is a result with `isError`, the one form that all clients hand to
+/// the model with its text. There is no `structuredContent`, which would have to be as the tool describes. For other
+/// requests it is an error, as they have no such result.
+pub(crate) fn refused(asked: &Asked, rules: &[Rule], refusal: &Refusal, waited: Duration) -> Vec<u8> {
     let rule = refusal.limit.and_then(|limit| rules.get(limit));
-    let name = rule.map_or("", |rule| &rule.name);
-    let limit =
-        rule.map_or_else(|| "the line".to_owned(), |rule| format!("{}: {}", rule.name, rule.words(tool)));
-    let retry_after = (!matches!(refusal.why, Why::Never { .. })).then(|| match refusal.why {
+    let hopeless = matches!(refusal.why, Why::Never { .. } | Why::Broken);
+    let retry_after = (!hopeless).then(|| match refusal.why {
         Why::NoPlace => refusal.wait.max(LEAST),
         _ => refusal.wait.max(Duration::from_millis(1)),
     });
-    let seconds = retry_after.map_or(0, whole_seconds);
-    let again = format!("Retry after {seconds} s; do not call it again before then.");
-    let held = if waited < Duration::from_millis(1) {
-        String::new()
-    } else {
-        format!(" after waiting {} s", whole_seconds(waited))
-    };
-    let text = match refusal.why {
-        Why::Never { capacity } => format!(
-            "Not executed: tool {tool} costs {cost}, and the limit ({limit}) never allows more than {capacity} at once. Waiting cannot help; do not call it again like this."
-        ),
-        Why::Full => format!(
-            "Rate limit reached for tool {tool} ({limit}), and the waiting line is full. Not executed. {again}"
-        ),
-        Why::Late => format!("Rate limit reached for tool {tool} ({limit}). Not executed{held}. {again}"),
-        Why::NoPlace => {
-            let places = rule.and_then(|rule| rule.max_in_flight);
-            let places = places.map_or_else(|| limit.clone(), |max| format!("{name}: {max} in flight"));
-            format!("Too many calls run at once for tool {tool} ({places}). Not executed{held}. {again}")
-        }
-    };
+    let text = words(asked, rule, refusal.why, waited, retry_after.map_or(0, whole_seconds));
     let mut details = json!({
-        "limit": name,
+        "limit": rule.map_or("", |rule| &rule.name),
         "reason": reason(refusal.why),
         "executed": false,
         "waitedMs": millis(waited),
@@ -68,6 +45,12 @@ pub(crate) fn refused(
     });
     if let Why::Never { capacity } = refusal.why {
         details["capacity"] = json!(capacity);
+    }
+    let id = &asked.raw_id;
+    if asked.method != Method::CallTool {
+        details["retryAfterSeconds"] = json!(retry_after.map(whole_seconds));
+        let error = json!({"code": RATE_LIMITED, "message": text, "data": details});
+        return line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#));
     }
     let mut result = json!({
         "content": [{"type": "text", "text": text}],
@@ -77,7 +60,53 @@ pub(crate) fn refused(
     if asked.modern {
         result["resultType"] = json!("complete");
     }
-    line(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, asked.raw_id))
+    line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#))
+}
+
+/// What the model reads.
+fn words(asked: &Asked, rule: Option<&Rule>, why: Why, waited: Duration, seconds: u64) -> String {
+    let tool = match asked.method {
+        Method::CallTool => format!("tool {}", asked.subject.tool),
+        other => other.name().to_owned(),
+    };
+    let name = rule.map_or("", |rule| &rule.name);
+    let limit = rule.map_or_else(
+        || "the line".to_owned(),
+        |rule| format!("{}: {}", rule.name, rule.words(&asked.subject)),
+    );
+    let again = format!("Retry after {seconds} s; do not call it again before then.");
+    let held = if waited < Duration::from_millis(1) {
+        String::new()
+    } else {
+        format!(" after waiting {} s", whole_seconds(waited))
+    };
+    match why {
+        Why::Never { capacity } => format!(
+            "Not executed: {tool} costs {}, and the limit ({limit}) never allows more than {capacity} at once. Waiting cannot help; do not call it again like this.",
+            asked.cost
+        ),
+        Why::Full => {
+            format!(
+                "Rate limit reached for {tool} ({limit}), and the waiting line is full. Not executed. {again}"
+            )
+        }
+        Why::Late => format!("Rate limit reached for {tool} ({limit}). Not executed{held}. {again}"),
+        Why::Closed => {
+            format!("The service behind {tool} has asked for a pause. Not executed{held}. {again}")
+        }
+        Why::NoPlace => {
+            let places = rule.and_then(|rule| rule.max_in_flight);
+            let places = places.map_or_else(|| limit.clone(), |max| format!("{name}: {max} in flight"));
+            format!("Too many calls run at once for {tool} ({places}). Not executed{held}. {again}")
+        }
+        Why::Broken => {
+            let fault =
+                rule.and_then(|rule| rule.budget.as_ref()).map_or_else(String::new, SharedBudget::fault);
+            format!(
+                "Not executed: the budget {name} cannot be used: {fault}. Waiting does not help; the user has to look after it."
+            )
+        }
+    }
 }
 
 /// The word for a refusal in `_meta` and in the log.
@@ -87,6 +116,8 @@ pub(crate) const fn reason(why: Why) -> &'static str {
         Why::Full => "line-full",
         Why::Late => "rate",
         Why::NoPlace => "in-flight",
+        Why::Closed => "server",
+        Why::Broken => "budget",
     }
 }
 
@@ -94,7 +125,7 @@ pub(crate) const fn reason(why: Why) -> &'static str {
 pub(crate) fn server_ended(asked: &Asked) -> Vec<u8> {
     let error = json!({
         "code": INTERNAL,
-        "message": format!("the MCP server ended before the call of tool {} started; not executed", asked.tool),
+        "message": format!("the MCP server ended before the call of tool {} started; not executed", asked.subject.tool),
         "data": {"executed": false},
     });
     line(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.raw_id))
@@ -137,6 +168,7 @@ fn millis(wait: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::charges::Charges;
     use crate::mcp::frame::{Message, message};
     use serde_json::Value;
 
@@ -144,8 +176,8 @@ mod tests {
         let line = format!(
             r#"{{"id":"a\u00e9","method":"tools/call","params":{{"name":"search","_meta":{{{version}}}}}}}"#
         );
-        match message(line.as_bytes()) {
-            Message::Call(asked) => asked,
+        match message(line.as_bytes(), &Charges::default()) {
+            Message::Call(asked) => Asked { cost: 5, ..asked },
             other => panic!("{other:?}"),
         }
     }
@@ -191,7 +223,7 @@ mod tests {
             ),
         ] {
             let refusal = Refusal { limit: Some(0), wait, why };
-            let answer = refused(&legacy, 5, &rules, &refusal, waited);
+            let answer = refused(&legacy, &rules, &refusal, waited);
             assert_eq!(answer.iter().filter(|byte| **byte == b'\n').count(), 1);
             let answer: Value = serde_json::from_slice(&answer).unwrap();
             assert_eq!(answer["result"]["content"][0]["text"], expected);
@@ -209,7 +241,7 @@ mod tests {
         }
         let modern = asked(r#""io.modelcontextprotocol/protocolVersion":"2026-07-28""#);
         let refusal = Refusal { limit: Some(0), wait: ms(5), why: Why::Late };
-        let answer = refused(&modern, 1, &rules, &refusal, ms(0));
+        let answer = refused(&modern, &rules, &refusal, ms(0));
         assert!(answer.starts_with(br#"{"jsonrpc":"2.0","id":"a\u00e9","#), "the id is as it came");
         let answer: Value = serde_json::from_slice(&answer).unwrap();
         assert_eq!(answer["result"]["resultType"], "complete");

@@ -1,6 +1,6 @@
 //! What is known of the tool calls that wait and run, under one lock.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use tidegate_core::Mode;
 
 use super::answer;
 use super::frame::{Asked, Id};
+use super::limits::Subject;
 use super::line::{Event, Joined, Line, Refusal, Shadow, Ticket, Why};
 use super::log::{Decision, Entry, Log};
 
@@ -15,22 +16,47 @@ use super::log::{Decision, Entry, Log};
 const FIRST_PROGRESS: Duration = Duration::from_secs(1);
 const NEXT_PROGRESS: Duration = Duration::from_secs(5);
 
-/// A tool call that came.
+/// Whose ids are told apart from those of others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Scope {
+    /// All who speak through one pipe.
+    Pipe,
+    /// A session over HTTP.
+    #[expect(dead_code, reason = "HTTP comes next")]
+    Session(Box<str>),
+    /// One request over HTTP, which nobody else can name.
+    #[expect(dead_code, reason = "HTTP comes next")]
+    Request(u64),
+}
+
+/// What tells the calls apart that have not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct CallId {
+    pub(crate) scope: Scope,
+    pub(crate) id: Id,
+}
+
+/// A call that came, and where its caller is reached: `R`.
 #[derive(Debug)]
-pub(crate) struct Call {
-    asked: Asked,
-    cost: u64,
+pub(crate) struct Call<R> {
+    pub(crate) asked: Asked,
+    pub(crate) scope: Scope,
     /// The message as it came.
-    message: Vec<u8>,
+    pub(crate) message: Vec<u8>,
     /// When it came, in nanoseconds since 1970.
-    arrived: u64,
+    pub(crate) arrived: u64,
+    pub(crate) caller: R,
     /// How often its progress was told.
     steps: u32,
 }
 
-impl Call {
-    pub(crate) const fn new(asked: Asked, cost: u64, message: Vec<u8>, arrived: u64) -> Self {
-        Self { asked, cost, message, arrived, steps: 0 }
+impl<R> Call<R> {
+    pub(crate) const fn new(asked: Asked, scope: Scope, message: Vec<u8>, arrived: u64, caller: R) -> Self {
+        Self { asked, scope, message, arrived, caller, steps: 0 }
+    }
+
+    fn id(&self) -> CallId {
+        CallId { scope: self.scope.clone(), id: self.asked.id.clone() }
     }
 
     fn waited(&self, now: u64) -> Duration {
@@ -48,7 +74,7 @@ impl Call {
 #[derive(Debug)]
 struct Running {
     ticket: Ticket,
-    tool: Box<str>,
+    subject: Subject,
     cost: u64,
     arrived: u64,
     wait: Duration,
@@ -62,29 +88,33 @@ enum Place {
     Running(Running),
 }
 
-/// What is to be done with something that the client sent.
+/// What is to be done.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Todo {
-    /// It goes on to the server.
-    Forward(Vec<u8>),
-    /// The client is answered.
-    Answer(Vec<u8>),
+pub(crate) enum Todo<R> {
+    /// The message goes on to the server.
+    Forward(R, Vec<u8>),
+    /// The caller is answered.
+    Answer(R, Vec<u8>),
+    /// Callers are told that they wait.
+    Progress(Vec<(R, Vec<u8>)>),
     /// Nothing, for now.
     Nothing,
 }
 
 #[derive(Debug)]
-pub(crate) struct Desk {
-    line: Line<Call>,
-    places: HashMap<Id, Place>,
+pub(crate) struct Desk<R> {
+    line: Line<Call<R>>,
+    places: HashMap<CallId, Place>,
     log: Log,
+    /// Whether an answer that says how long to wait holds up calls.
+    learns: bool,
     /// No call starts any more: the server or the client has gone.
     closed: bool,
 }
 
-impl Desk {
-    pub(crate) fn new(line: Line<Call>, log: Log) -> Self {
-        Self { line, places: HashMap::new(), log, closed: false }
+impl<R: Clone> Desk<R> {
+    pub(crate) fn new(line: Line<Call<R>>, log: Log, learns: bool) -> Self {
+        Self { line, places: HashMap::new(), log, learns, closed: false }
     }
 
     /// Whether a call may have to wait or be refused.
@@ -102,29 +132,35 @@ impl Desk {
         !self.places.is_empty()
     }
 
-    /// A tool call came. One with the id of another that has not ended is none of our business.
-    pub(crate) fn arrive(&mut self, call: Call) -> Todo {
+    /// Whether a call of this id has not ended.
+    pub(crate) fn knows(&self, id: &CallId) -> bool {
+        self.places.contains_key(id)
+    }
+
+    /// A call came. One with the id of another that has not ended is none of our business.
+    pub(crate) fn arrive(&mut self, call: Call<R>) -> Todo<R> {
         let now = call.arrived;
-        if self.places.contains_key(&call.asked.id) {
-            return Todo::Forward(call.message);
+        let id = call.id();
+        if self.knows(&id) {
+            return Todo::Forward(call.caller, call.message);
         }
         if self.closed {
-            return Todo::Answer(self.unserved(&call, now));
+            let answer = self.unserved(&call, now);
+            return Todo::Answer(call.caller, answer);
         }
-        let (id, tool) = (call.asked.id.clone(), call.asked.tool.clone());
-        let bytes = call.message.len();
-        match self.line.join(now, &tool, call.cost, bytes, call) {
-            Joined::Granted(ticket, call, shadow) => Todo::Forward(self.start(now, ticket, call, shadow)),
+        let (subject, cost, bytes) = (call.asked.subject.clone(), call.asked.cost, call.message.len());
+        match self.line.join(now, &subject, cost, bytes, call) {
+            Joined::Granted(ticket, call, shadow) => self.start(now, ticket, call, shadow),
             Joined::Waiting(ticket) => {
                 self.places.insert(id, Place::Waiting(ticket));
                 Todo::Nothing
             }
-            Joined::Refused(call, refusal) => Todo::Answer(self.refuse(now, &call, &refusal)),
+            Joined::Refused(call, refusal) => self.refuse(now, call, &refusal),
         }
     }
 
     /// The client no longer wants an answer to `id`; whether the server is to be told.
-    pub(crate) fn cancel(&mut self, now: u64, id: &Id) -> bool {
+    pub(crate) fn cancel(&mut self, now: u64, id: &CallId) -> bool {
         match self.places.get(id) {
             Some(Place::Waiting(ticket)) => {
                 if let Some(call) = self.line.cancel(*ticket) {
@@ -141,28 +177,29 @@ impl Desk {
         }
     }
 
-    /// The server has answered `id`.
-    pub(crate) fn answered(&mut self, now: u64, id: &Id) {
+    /// The server has answered `id`, and may have told how long its tool wants to be left alone.
+    pub(crate) fn answered(&mut self, now: u64, id: &CallId, pause: Option<Duration>) {
         if !matches!(self.places.get(id), Some(Place::Running(_))) {
             return;
         }
         if let Some(Place::Running(running)) = self.places.remove(id) {
             self.line.end(running.ticket);
-            self.ended(&running, Some(Duration::from_nanos(now.saturating_sub(running.started))));
+            if let Some(pause) = pause.filter(|_| self.learns) {
+                self.line.close(now, &running.subject.tool, pause);
+            }
+            self.ended(&running, Some(Duration::from_nanos(now.saturating_sub(running.started))), pause);
         }
     }
 
     /// What is due by `now`; `Nothing` when that is all.
-    pub(crate) fn due(&mut self, now: u64) -> Todo {
+    pub(crate) fn due(&mut self, now: u64) -> Todo<R> {
         match self.line.poll(now) {
-            Some(Event::Granted(ticket, call, shadow)) => {
-                Todo::Forward(self.start(now, ticket, call, shadow))
-            }
+            Some(Event::Granted(ticket, call, shadow)) => self.start(now, ticket, call, shadow),
             Some(Event::Refused(call, refusal)) => {
-                self.places.remove(&call.asked.id);
-                Todo::Answer(self.refuse(now, &call, &refusal))
+                self.places.remove(&call.id());
+                self.refuse(now, call, &refusal)
             }
-            None => self.progress(now).map_or(Todo::Nothing, Todo::Answer),
+            None => self.progress(now),
         }
     }
 
@@ -173,14 +210,17 @@ impl Desk {
     }
 
     /// No call starts any more; the answers for those that wait.
-    pub(crate) fn close(&mut self, now: u64) -> Vec<u8> {
+    pub(crate) fn close(&mut self, now: u64) -> Vec<(R, Vec<u8>)> {
         self.closed = true;
-        let mut answers = Vec::new();
-        for call in self.line.drain() {
-            self.places.remove(&call.asked.id);
-            answers.extend(self.unserved(&call, now));
-        }
-        answers
+        let waiting = self.line.drain();
+        waiting
+            .into_iter()
+            .map(|call| {
+                self.places.remove(&call.id());
+                let answer = self.unserved(&call, now);
+                (call.caller, answer)
+            })
+            .collect()
     }
 
     /// Writes down what still runs, and tells what happened.
@@ -194,73 +234,76 @@ impl Desk {
             .collect();
         open.sort_unstable_by_key(|running| running.ticket);
         for running in open {
-            self.ended(&running, None);
+            self.ended(&running, None, None);
         }
         self.log.summary()
     }
 
-    fn progress(&mut self, now: u64) -> Option<Vec<u8>> {
-        let mut messages = Vec::new();
+    fn progress(&mut self, now: u64) -> Todo<R> {
+        let mut told = Vec::new();
         for call in self.line.waiting_mut() {
             if call.next_progress().is_some_and(|next| next <= now)
                 && let Some(token) = &call.asked.progress_token
             {
                 call.steps += 1;
-                messages.extend(answer::progress(token, call.steps, call.waited(now)));
+                told.push((call.caller.clone(), answer::progress(token, call.steps, call.waited(now))));
             }
         }
-        (!messages.is_empty()).then_some(messages)
+        if told.is_empty() { Todo::Nothing } else { Todo::Progress(told) }
     }
 
-    fn start(&mut self, now: u64, ticket: Ticket, call: Call, shadow: Option<Shadow>) -> Vec<u8> {
-        let wait = call.waited(now);
+    fn start(&mut self, now: u64, ticket: Ticket, call: Call<R>, shadow: Option<Shadow>) -> Todo<R> {
+        let (id, wait) = (call.id(), call.waited(now));
         let running = Running {
             ticket,
-            tool: call.asked.tool,
-            cost: call.cost,
+            subject: call.asked.subject,
+            cost: call.asked.cost,
             arrived: call.arrived,
             wait,
             started: now,
             shadow,
         };
-        self.places.insert(call.asked.id, Place::Running(running));
-        call.message
+        self.places.insert(id, Place::Running(running));
+        self.log.running(self.line.running());
+        Todo::Forward(call.caller, call.message)
     }
 
-    fn refuse(&mut self, now: u64, call: &Call, refusal: &Refusal) -> Vec<u8> {
+    fn refuse(&mut self, now: u64, call: Call<R>, refusal: &Refusal) -> Todo<R> {
         let never = matches!(refusal.why, Why::Never { .. });
         let decision = if never { Decision::Never } else { Decision::Rejected };
-        self.note(now, call, decision, Some(refusal));
-        answer::refused(&call.asked, call.cost, self.line.rules(), refusal, call.waited(now))
+        self.note(now, &call, decision, Some(refusal));
+        let answer = answer::refused(&call.asked, self.line.rules(), refusal, call.waited(now));
+        Todo::Answer(call.caller, answer)
     }
 
-    fn unserved(&mut self, call: &Call, now: u64) -> Vec<u8> {
+    fn unserved(&mut self, call: &Call<R>, now: u64) -> Vec<u8> {
         self.note(now, call, Decision::Unserved, None);
         answer::server_ended(&call.asked)
     }
 
     /// Writes down a call that did not start.
-    fn note(&mut self, now: u64, call: &Call, decision: Decision, refusal: Option<&Refusal>) {
+    fn note(&mut self, now: u64, call: &Call<R>, decision: Decision, refusal: Option<&Refusal>) {
         let limit = refusal.and_then(|refusal| refusal.limit).and_then(|limit| self.line.rules().get(limit));
         self.log.add(&Entry {
             time: time(call.arrived),
-            tool: &call.asked.tool,
-            cost: call.cost,
+            tool: &call.asked.subject.tool,
+            cost: call.asked.cost,
             decision,
             limit: limit.map(|rule| &*rule.name),
             reason: refusal.map(|refusal| answer::reason(refusal.why)),
             shadow: None,
             wait: call.waited(now),
             duration: None,
+            pause: None,
         });
     }
 
     /// Writes down a call that started.
-    fn ended(&mut self, running: &Running, duration: Option<Duration>) {
+    fn ended(&mut self, running: &Running, duration: Option<Duration>, pause: Option<Duration>) {
         let shadow = running.shadow.and_then(|shadow| self.line.rules().get(shadow.limit));
         self.log.add(&Entry {
             time: time(running.arrived),
-            tool: &running.tool,
+            tool: &running.subject.tool,
             cost: running.cost,
             decision: Decision::Allowed,
             limit: None,
@@ -268,6 +311,7 @@ impl Desk {
             shadow: shadow.map(|rule| &*rule.name),
             wait: running.wait,
             duration,
+            pause,
         });
     }
 }
@@ -275,26 +319,4 @@ impl Desk {
 /// The clock of the wall, from nanoseconds since 1970.
 fn time(ns: u64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(Timestamp::MAX)
-}
-
-/// Tools with a cost of their own.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Costs(pub(crate) HashMap<Box<str>, u64>);
-
-impl Costs {
-    /// The cost of a call; a call that goes on with one that the server has asked something back for was charged.
-    pub(crate) fn of(&self, asked: &Asked) -> u64 {
-        if asked.goes_on { 0 } else { self.0.get(&asked.tool).copied().unwrap_or(1) }
-    }
-
-    /// # Errors
-    ///
-    /// A tool with two costs.
-    pub(crate) fn new(costs: &[(Box<str>, u64)]) -> Result<Self, Box<str>> {
-        let mut seen = HashSet::new();
-        match costs.iter().find(|(tool, _)| !seen.insert(tool)) {
-            Some((tool, _)) => Err(tool.clone()),
-            None => Ok(Self(costs.iter().cloned().collect())),
-        }
-    }
 }

@@ -9,6 +9,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use super::charges::{Charges, Method};
+use super::limits::Subject;
+
 /// The id of a request, so that `1` and `"1"` differ, and two ways of writing one text do not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Id {
@@ -31,29 +34,29 @@ impl Id {
 /// What a message of the client is to the limits.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Message {
-    /// A tool is to be called.
+    /// A request that is charged.
     Call(Asked),
     /// The request of this id is no longer wanted.
     Cancelled(Id),
-    /// Several messages in one, and a tool call among them.
+    /// Several messages in one, and one among them that is charged.
     Batch,
     /// Everything else, and what is not understood.
     Other,
 }
 
-/// A tool call, as far as the limits and our own answers need it.
+/// A request that is charged, as far as the limits and our own answers need it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) id: Id,
     /// The id as it was written, for our own answer.
     pub(crate) raw_id: Box<str>,
-    pub(crate) tool: Box<str>,
+    pub(crate) method: Method,
+    pub(crate) subject: Subject,
+    pub(crate) cost: u64,
     /// The token for notifications of progress as it was written, if they are wanted.
     pub(crate) progress_token: Option<Box<str>>,
     /// Whether the request is of the protocol from 2026-07-28 on.
     pub(crate) modern: bool,
-    /// Whether it goes on with a call that the server has asked something back for.
-    pub(crate) goes_on: bool,
 }
 
 #[derive(Deserialize)]
@@ -69,8 +72,10 @@ struct Head<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct CallParams<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<Meta<'a>>,
     #[serde(default)]
@@ -101,39 +106,41 @@ struct AnswerHead<'a> {
     method: Option<IgnoredAny>,
 }
 
-const CALL: &str = "tools/call";
-
 /// What the client's message `line` is. A call that the server will not understand either is none of our business.
-pub(crate) fn message(line: &[u8]) -> Message {
+pub(crate) fn message(line: &[u8], charges: &Charges) -> Message {
     if line.trim_ascii_start().first() == Some(&b'[') {
-        let calls = serde_json::from_slice::<Vec<Head<'_>>>(line)
-            .is_ok_and(|heads| heads.iter().any(|head| head.method.as_deref() == Some(CALL)));
+        let is_charged =
+            |head: &Head<'_>| head.method.as_deref().is_some_and(|name| charges.method(name).is_some());
+        let calls =
+            serde_json::from_slice::<Vec<Head<'_>>>(line).is_ok_and(|heads| heads.iter().any(is_charged));
         return if calls { Message::Batch } else { Message::Other };
     }
-    serde_json::from_slice(line).ok().and_then(|head| of_head(&head)).unwrap_or(Message::Other)
+    serde_json::from_slice(line).ok().and_then(|head| of_head(&head, charges)).unwrap_or(Message::Other)
 }
 
-fn of_head(head: &Head<'_>) -> Option<Message> {
-    match head.method.as_deref()? {
-        CALL => {
-            let raw_id = head.id?;
-            let params: CallParams<'_> = serde_json::from_str(head.params?.get()).ok()?;
-            let token = params.meta.as_ref().and_then(|meta| meta.progress_token);
-            Some(Message::Call(Asked {
-                id: Id::of(raw_id)?,
-                raw_id: raw_id.get().into(),
-                tool: params.name.into(),
-                progress_token: token.filter(|raw| Id::of(raw).is_some()).map(|raw| raw.get().into()),
-                modern: params.meta.is_some_and(|meta| meta.version.is_some()),
-                goes_on: params.input_responses.is_some() || params.request_state.is_some(),
-            }))
-        }
-        "notifications/cancelled" => {
-            let params: CancelParams<'_> = serde_json::from_str(head.params?.get()).ok()?;
-            Id::of(params.request_id).map(Message::Cancelled)
-        }
-        _ => None,
+fn of_head(head: &Head<'_>, charges: &Charges) -> Option<Message> {
+    let name = head.method.as_deref()?;
+    if let Some(method) = charges.method(name) {
+        let raw_id = head.id?;
+        let params: CallParams<'_> = serde_json::from_str(head.params?.get()).ok()?;
+        let tool = if method == Method::CallTool { &*params.name? } else { name };
+        let goes_on = params.input_responses.is_some() || params.request_state.is_some();
+        let token = params.meta.as_ref().and_then(|meta| meta.progress_token);
+        return Some(Message::Call(Asked {
+            id: Id::of(raw_id)?,
+            raw_id: raw_id.get().into(),
+            method,
+            subject: Subject { tool: tool.into(), session: "".into() },
+            cost: charges.cost(tool, params.arguments, goes_on),
+            progress_token: token.filter(|raw| Id::of(raw).is_some()).map(|raw| raw.get().into()),
+            modern: params.meta.is_some_and(|meta| meta.version.is_some()),
+        }));
     }
+    if name == "notifications/cancelled" {
+        let params: CancelParams<'_> = serde_json::from_str(head.params?.get()).ok()?;
+        return Id::of(params.request_id).map(Message::Cancelled);
+    }
+    None
 }
 
 /// The request that the server's message `line` answers, if it is an answer.
@@ -161,7 +168,7 @@ mod tests {
     use super::*;
 
     fn call(line: &str) -> Asked {
-        match message(line.as_bytes()) {
+        match message(line.as_bytes(), &Charges::default()) {
             Message::Call(asked) => asked,
             other => panic!("{line}: {other:?}"),
         }
@@ -172,13 +179,13 @@ mod tests {
         let asked = call(
             r#"{"params":{"name":"a\"b","arguments":{"method":"x"},"_meta":{"progressToken":7}},"id":"q","method":"tools\/call","jsonrpc":"2.0"}"#,
         );
-        assert_eq!((&*asked.tool, &*asked.raw_id), ("a\"b", "\"q\""));
+        assert_eq!((&*asked.subject.tool, &*asked.raw_id), ("a\"b", "\"q\""));
         assert_eq!(asked.progress_token.as_deref(), Some("7"));
-        assert!(!asked.modern && !asked.goes_on);
+        assert!(!asked.modern && asked.cost == 1);
         let asked = call(
             r#"{"id":1,"method":"tools/call","params":{"name":"t","requestState":"s","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
         );
-        assert!(asked.modern && asked.goes_on);
+        assert!(asked.modern && asked.cost == 0, "it was charged before");
     }
 
     #[test]
@@ -189,16 +196,33 @@ mod tests {
             r#"{"method":"tools/call","params":{"name":"t"}}"#,
             r#"{"id":null,"method":"tools/call","params":{"name":"t"}}"#,
             r#"{"id":1,"method":"tools/call","params":{}}"#,
+            r#"{"id":1,"method":"resources/read","params":{"uri":"x"}}"#,
             r#"{"id":1,"result":{}}"#,
             r#"{"id":1,"method":"tools/call","params":{"name":"t"}"#,
             r#"[{"id":1,"method":"ping"}]"#,
             "\n",
             "\u{feff}{}",
         ] {
-            assert_eq!(message(line.as_bytes()), Message::Other, "{line}");
+            assert_eq!(message(line.as_bytes(), &Charges::default()), Message::Other, "{line}");
         }
-        assert_eq!(message(b"{\"method\":\"tools/call\",\"id\":1,\"x\":\"\xff\"}"), Message::Other);
-        assert_eq!(message(br#" [{"id":1,"method":"tools/call","params":{"name":"t"}}]"#), Message::Batch);
+        let charges = Charges::default();
+        assert_eq!(message(b"{\"method\":\"tools/call\",\"id\":1,\"x\":\"\xff\"}", &charges), Message::Other);
+        let batch = br#" [{"id":1,"method":"tools/call","params":{"name":"t"}}]"#;
+        assert_eq!(message(batch, &charges), Message::Batch);
+    }
+
+    #[test]
+    fn other_requests_are_charged_by_their_method_when_asked_for() {
+        let line = br#"{"id":1,"method":"resources/read","params":{"uri":"file:///x"}}"#;
+        assert_eq!(message(line, &Charges::default()), Message::Other);
+        let charges = Charges { also: vec![Method::ReadResource], ..Charges::default() };
+        let Message::Call(asked) = message(line, &charges) else { panic!("it is charged") };
+        assert_eq!(
+            (asked.method, &*asked.subject.tool, asked.cost),
+            (Method::ReadResource, "resources/read", 1)
+        );
+        let prompt = br#"{"id":1,"method":"prompts/get","params":{"name":"x"}}"#;
+        assert_eq!(message(prompt, &charges), Message::Other);
     }
 
     #[test]
@@ -206,6 +230,7 @@ mod tests {
         let cancelled = |id: &str| {
             message(
                 format!(r#"{{"method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#).as_bytes(),
+                &Charges::default(),
             )
         };
         let answer = |id: &str| {

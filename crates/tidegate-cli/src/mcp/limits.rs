@@ -3,32 +3,51 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 
-use tidegate_core::algorithm::Unlimited;
-use tidegate_core::{Algorithm, Decision, Kind, Mode, Quota, State, Step as _};
+use tidegate_core::{Kind, Mode, Quota};
 
-use super::line::nanoseconds;
+use super::shared::SharedBudget;
 use crate::fault::Hint;
 use crate::limits::FileLimit;
+use crate::limits::tools::Pattern;
 use crate::quota_args::in_words;
 
 /// The name of the limit that the flags describe.
 const OF_FLAGS: &str = "all-tools";
 
+/// Between the parts of a key. No session has it in its id.
+const BETWEEN: &str = "\n";
+
+/// Who calls what.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Subject {
+    pub(crate) tool: Box<str>,
+    /// Over HTTP; empty for the one session of a pipe.
+    pub(crate) session: Box<str>,
+}
+
+/// What of a call its key is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Tool,
+    Session,
+}
+
 /// One limit on tool calls.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) name: Box<str>,
     pub(crate) mode: Mode,
-    /// Whether each tool has a state of its own.
-    pub(crate) per_tool: bool,
-    pub(crate) algorithm: Algorithm,
+    pub(crate) kind: Kind,
     pub(crate) max_in_flight: Option<NonZeroU64>,
+    /// The tokens, and the places if it has some, are those of a budget that other processes use too.
+    pub(crate) budget: Option<SharedBudget>,
     /// `None` when there are only places in flight.
     quota: Option<Quota>,
-    /// Tools with a quota of their own.
-    overrides: HashMap<Box<str>, (Algorithm, Quota)>,
-    /// The same by the numbers that the line gives to tools.
-    numbers: HashMap<usize, (Algorithm, Quota)>,
+    key: Vec<Part>,
+    /// The tools it is for; all if there is none.
+    tools: Vec<Pattern>,
+    /// Keys with a quota of their own.
+    overrides: HashMap<Box<str>, Quota>,
 }
 
 impl Rule {
@@ -37,17 +56,33 @@ impl Rule {
         if quota.is_none() && max_in_flight.is_none() {
             return None;
         }
+        let kind = if quota.is_some() { Kind::TokenBucket } else { Kind::Unlimited };
         Some(Self {
             name: OF_FLAGS.into(),
             mode: Mode::Enforce,
-            per_tool: false,
-            algorithm: quota
-                .map_or(Algorithm::Unlimited(Unlimited), |quota| waitable(Kind::TokenBucket, quota)),
+            kind,
             max_in_flight,
+            budget: None,
             quota,
+            key: Vec::new(),
+            tools: Vec::new(),
             overrides: HashMap::new(),
-            numbers: HashMap::new(),
         })
+    }
+
+    /// The limit of `--budget`: its places are in the budget.
+    pub(crate) fn of_budget(name: &str, quota: Quota, budget: SharedBudget) -> Self {
+        Self {
+            name: name.into(),
+            mode: Mode::Enforce,
+            kind: Kind::TokenBucket,
+            max_in_flight: None,
+            budget: Some(budget),
+            quota: Some(quota),
+            key: Vec::new(),
+            tools: Vec::new(),
+            overrides: HashMap::new(),
+        }
     }
 
     /// A limit of a file.
@@ -57,82 +92,64 @@ impl Rule {
     /// A key that a tool call does not have.
     pub(crate) fn of_file(file: &str, limit: &FileLimit) -> anyhow::Result<Self> {
         let name = &limit.limit.name;
-        let per_tool = match &limit.key[..] {
-            [] => false,
-            [key] if key == "tool" => true,
-            key => {
-                return Err(Hint::error(
-                    format!(
-                        "{file}: limit `{name}` has the key `{}`, which a tool call does not have",
-                        key.join(" + ")
-                    ),
-                    "write `key = \"tool\"` for a limit of each tool, or leave `key` out for one of all tools",
-                ));
-            }
+        let part = |word: &String| match word.as_str() {
+            "tool" => Ok(Part::Tool),
+            "session" => Ok(Part::Session),
+            _ => Err(Hint::error(
+                format!("{file}: limit `{name}` has the key `{word}`, which a tool call does not have"),
+                "write `key = \"tool\"`, `\"session\"` or both in a list, or leave `key` out for one limit of all calls",
+            )),
         };
-        let kind = limit.limit.algorithm.kind();
-        let overrides = limit
-            .overrides
-            .iter()
-            .map(|tool| (tool.key.concat().into_boxed_str(), (waitable(kind, tool.quota), tool.quota)));
+        // In a line of ours, a leaky bucket is a token bucket.
+        let kind = match limit.limit.algorithm.kind() {
+            Kind::LeakyBucket => Kind::TokenBucket,
+            kind => kind,
+        };
+        let overrides = limit.overrides.iter();
         Ok(Self {
             name: name.to_string().into(),
             mode: limit.limit.mode,
-            per_tool,
-            algorithm: waitable(kind, limit.quota),
+            kind,
             max_in_flight: limit.max_in_flight,
+            budget: None,
             quota: (kind != Kind::Unlimited).then_some(limit.quota),
-            overrides: overrides.collect(),
-            numbers: HashMap::new(),
+            key: limit.key.iter().map(part).collect::<Result<_, _>>()?,
+            tools: limit.tools.clone(),
+            overrides: overrides.map(|own| (own.key.join(BETWEEN).into(), own.quota)).collect(),
         })
     }
 
-    /// The algorithm for a tool.
-    pub(crate) fn of(&self, tool: &str) -> &Algorithm {
-        self.overrides.get(tool).map_or(&self.algorithm, |(algorithm, _)| algorithm)
+    /// Whether it is for this tool.
+    pub(crate) fn applies(&self, tool: &str) -> bool {
+        self.tools.is_empty() || self.tools.iter().any(|pattern| pattern.fits(tool))
     }
 
-    /// From now on the tool has this number.
-    pub(crate) fn note(&mut self, tool: &str, number: usize) {
-        if let Some(own) = self.overrides.get(tool) {
-            self.numbers.insert(number, *own);
-        }
+    /// Whether sessions have states of their own.
+    pub(crate) fn tells_sessions_apart(&self) -> bool {
+        self.key.contains(&Part::Session)
     }
 
-    /// The algorithm for the tool of this number.
-    pub(crate) fn numbered(&self, tool: usize) -> &Algorithm {
-        self.numbers.get(&tool).map_or(&self.algorithm, |(algorithm, _)| algorithm)
+    /// What tells the states of this limit apart.
+    pub(crate) fn key(&self, subject: &Subject) -> Box<str> {
+        let part = |part: &Part| match part {
+            Part::Tool => &*subject.tool,
+            Part::Session => &*subject.session,
+        };
+        let parts: Vec<&str> = self.key.iter().map(part).collect();
+        parts.join(BETWEEN).into()
     }
 
-    /// How long `needs` tokens take in nanoseconds, more than the capacity too: exact for a token bucket, for windows
-    /// at least that.
-    pub(crate) fn wait(&self, tool: usize, state: &State, now: u64, needs: u64) -> u64 {
-        let own = self.numbers.get(&tool);
-        let quota = own.map(|(_, quota)| *quota).or(self.quota);
-        let algorithm = self.numbered(tool);
-        let wait = |cost| algorithm.look(state, now, cost).retry_after().map_or(0, nanoseconds);
-        match (algorithm.look(state, now, needs), quota) {
-            (Decision::Never { capacity }, Some(quota)) => {
-                let beyond = u128::from(needs.saturating_sub(capacity)) * u128::from(quota.per_ns().get());
-                let beyond = beyond.div_ceil(u128::from(quota.count()));
-                wait(capacity).saturating_add(u64::try_from(beyond).unwrap_or(u64::MAX))
-            }
-            _ => wait(needs),
-        }
+    /// The quota of a key; `None` when there are only places in flight.
+    pub(crate) fn quota(&self, key: &str) -> Option<Quota> {
+        self.overrides.get(key).copied().or(self.quota)
     }
 
-    /// The quota of a tool in words, or the places.
-    pub(crate) fn words(&self, tool: &str) -> String {
-        let quota = self.overrides.get(tool).map(|(_, quota)| *quota).or(self.quota);
-        match (quota, self.max_in_flight) {
+    /// The quota of a caller in words, or the places.
+    pub(crate) fn words(&self, subject: &Subject) -> String {
+        match (self.quota(&self.key(subject)), self.max_in_flight) {
             (Some(quota), _) => in_words(quota),
             (None, Some(max)) => format!("{max} in flight"),
             (None, None) => "no limit".to_owned(),
         }
     }
-}
-
-/// The limiter as callers wait for it in a line of ours. A leaky bucket is a token bucket with a line of its own.
-fn waitable(kind: Kind, quota: Quota) -> Algorithm {
-    Algorithm::new(if kind == Kind::LeakyBucket { Kind::TokenBucket } else { kind }, quota)
 }

@@ -1,29 +1,33 @@
-//! The waiting line for tool calls: several limits, some with a state for each tool, and places in flight.
+//! The waiting line for tool calls: several limits, some with a state for each tool or session, and places in flight.
 //!
 //! It is not the line of [`tidegate_core::queue`], in which everybody waits behind the head: there, a call that waits
 //! for the limit of one tool would hold up the calls of all others. Here a call holds up those behind it only where
-//! they need what it lacks for longest: each limit (of each tool) is given in the order of arrival to those who lack
+//! they need what it lacks for longest: each limit (of each key) is given in the order of arrival to those who lack
 //! nothing else. So a call that waits for two limits waits for one after the other at most, and nobody starves.
 //!
 //! All limits and places are taken together, at the instant of the grant. There is no clock in it: time is passed in,
 //! in nanoseconds.
 
+mod classes;
 mod order;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use tidegate_core::{State, Step as _};
+use tidegate::budget::Place;
+use tidegate_core::Mode;
 
+use self::classes::Classes;
 use self::order::{Ahead, Lack};
-use super::limits::Rule;
-
-/// How many tools have states of their own; those that come later share one more. A server has tens of tools.
-const MAX_TOOLS: usize = 1024;
+use super::limits::{Rule, Subject};
+use super::shared::Taken;
 
 /// How long a cancelled call keeps its place when it is not answered. The server may have stopped it without a word, or
 /// not at all.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// When to look again after others were faster at a shared budget, in nanoseconds.
+const AGAIN: u64 = 1_000_000;
 
 /// How much may wait.
 #[derive(Debug, Clone, Copy)]
@@ -77,40 +81,39 @@ pub(crate) enum Why {
     Late,
     /// No place in flight came free in time.
     NoPlace,
-}
-
-/// What a limit has counted, for one tool or for all.
-#[derive(Debug)]
-struct Cell {
-    state: State,
-    running: u64,
-    /// The costs of all that wait and are counted here.
-    waiting: u64,
+    /// The tool has asked to be left alone for longer.
+    Closed,
+    /// A shared budget cannot be asked.
+    Broken,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     ticket: Ticket,
-    tool: usize,
+    class: usize,
     cost: u64,
     bytes: usize,
     deadline: u64,
     call: T,
 }
 
+/// A call in flight. The place of a shared budget comes free when this goes away.
+#[derive(Debug)]
+struct Running {
+    class: usize,
+    _place: Option<Place>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Line<T> {
     rules: Vec<Rule>,
-    /// For each rule: one cell, or one for each tool.
-    cells: Vec<Vec<Cell>>,
-    tools: HashMap<Box<str>, usize>,
+    classes: Classes,
     room: Room,
     waiting: BTreeMap<Ticket, Waiting<T>>,
-    /// Who waits for each tool. Only the first can start next: what holds it up holds up the others.
-    by_tool: BTreeMap<usize, BTreeSet<Ticket>>,
+    /// Who waits of each class. Only the first can start next: what holds it up holds up the others.
+    by_class: BTreeMap<usize, BTreeSet<Ticket>>,
     bytes: usize,
-    /// The tool of each call in flight.
-    running: HashMap<Ticket, usize>,
+    running: HashMap<Ticket, Running>,
     /// When the places of cancelled calls come free, in order.
     graces: VecDeque<(u64, Ticket)>,
     next: Ticket,
@@ -118,24 +121,18 @@ pub(crate) struct Line<T> {
 
 impl<T> Line<T> {
     pub(crate) fn new(rules: Vec<Rule>, room: Room) -> Self {
-        let cells = rules.iter().map(|_| Vec::new()).collect();
-        let mut line = Self {
+        let classes = Classes::new(&rules);
+        Self {
             rules,
-            cells,
-            tools: HashMap::new(),
+            classes,
             room,
             waiting: BTreeMap::new(),
-            by_tool: BTreeMap::new(),
+            by_class: BTreeMap::new(),
             bytes: 0,
             running: HashMap::new(),
             graces: VecDeque::new(),
             next: 0,
-        };
-        for (rule, cells) in line.rules.iter().zip(&mut line.cells) {
-            // The first cell is that of all tools, or of the tools beyond the bound.
-            cells.push(Cell { state: rule.algorithm.fresh(), running: 0, waiting: 0 });
         }
-        line
     }
 
     pub(crate) fn rules(&self) -> &[Rule] {
@@ -146,6 +143,11 @@ impl<T> Line<T> {
         self.waiting.is_empty()
     }
 
+    /// How many calls are in flight.
+    pub(crate) fn running(&self) -> usize {
+        self.running.len()
+    }
+
     /// The calls that wait, in order.
     pub(crate) fn waiting_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.waiting.values_mut().map(|waiting| &mut waiting.call)
@@ -154,20 +156,29 @@ impl<T> Line<T> {
     /// Decides a call of `bytes` bytes: it starts, waits, or is refused if it cannot start in time.
     ///
     /// Who waits already and could start by now should have: [`Self::poll`] first.
-    pub(crate) fn join(&mut self, now: u64, tool: &str, cost: u64, bytes: usize, call: T) -> Joined<T> {
-        let tool = self.number(tool);
-        let (ticket, lack) = (self.next, self.lacks_most(now, tool, cost, Ahead::Ignored));
-        if let Some((limit, Lack::Capacity(capacity))) = lack {
-            let why = Why::Never { capacity };
-            return Joined::Refused(call, Refusal { limit: Some(limit), wait: Duration::ZERO, why });
+    pub(crate) fn join(
+        &mut self,
+        now: u64,
+        subject: &Subject,
+        cost: u64,
+        bytes: usize,
+        call: T,
+    ) -> Joined<T> {
+        let class = self.classes.of(&self.rules, now, subject, |class| self.by_class.contains_key(&class));
+        let lack = self.lacks_most(now, class, cost, Ahead::Ignored);
+        if let Some((_, Lack::Capacity(_) | Lack::Broken)) = lack {
+            return Joined::Refused(call, self.refusal(now, class, cost, Ahead::Ignored));
         }
+        let ticket = self.next;
         self.next += 1;
-        if lack.is_none() && !self.must_wait(now, tool) {
-            let shadow = self.grant(now, ticket, tool, cost);
+        if lack.is_none()
+            && !self.must_wait(now, class)
+            && let Some(shadow) = self.grant(now, ticket, class, cost)
+        {
             return Joined::Granted(ticket, call, shadow);
         }
-        let refusal = self.refusal(now, tool, cost, Ahead::All);
-        if refusal.wait > self.room.max_wait || self.room.max_wait.is_zero() {
+        let refusal = self.refusal(now, class, cost, Ahead::All);
+        if refusal.wait > self.room.max_wait || self.room.max_wait.is_zero() || refusal.why == Why::Broken {
             return Joined::Refused(call, refusal);
         }
         if self.waiting.len() >= self.room.calls || self.bytes.saturating_add(bytes) > self.room.bytes {
@@ -175,13 +186,9 @@ impl<T> Line<T> {
         }
         let deadline = now.saturating_add(nanoseconds(self.room.max_wait));
         self.bytes = self.bytes.saturating_add(bytes);
-        for rule in 0..self.rules.len() {
-            let cell = self.cell(rule, tool);
-            let sum = &mut self.cells[rule][cell].waiting;
-            *sum = sum.saturating_add(cost);
-        }
-        self.by_tool.entry(tool).or_default().insert(ticket);
-        self.waiting.insert(ticket, Waiting { ticket, tool, cost, bytes, deadline, call });
+        self.classes.cells_mut(class, |cell| cell.waiting = cell.waiting.saturating_add(cost));
+        self.by_class.entry(class).or_default().insert(ticket);
+        self.waiting.insert(ticket, Waiting { ticket, class, cost, bytes, deadline, call });
         Joined::Waiting(ticket)
     }
 
@@ -193,27 +200,30 @@ impl<T> Line<T> {
             self.graces.pop_front();
             self.end(ticket);
         }
-        if let Some(ticket) = self.scan(now).first {
-            let waiting = self.take(ticket)?;
-            let shadow = self.grant(now, ticket, waiting.tool, waiting.cost);
-            return Some(Event::Granted(ticket, waiting.call, shadow));
+        let scan = self.scan(now);
+        if let Some(ticket) = scan.hopeless {
+            return self.refuse(now, ticket);
+        }
+        if let Some(ticket) = scan.first {
+            let first = self.waiting.get(&ticket)?;
+            // Others may have been faster at a shared budget: then it is still in line.
+            if let Some(shadow) = self.grant(now, ticket, first.class, first.cost) {
+                return self.take(ticket).map(|first| Event::Granted(ticket, first.call, shadow));
+            }
         }
         // All wait for the same time, so the first has the first deadline.
         let (&ticket, first) = self.waiting.first_key_value()?;
-        if first.deadline > now {
-            return None;
-        }
-        let (tool, cost) = (first.tool, first.cost);
-        let refusal = self.refusal(now, tool, cost, Ahead::Nobody);
-        let waiting = self.take(ticket)?;
-        Some(Event::Refused(waiting.call, refusal))
+        if first.deadline > now { None } else { self.refuse(now, ticket) }
     }
 
     /// When [`Self::poll`] has something to tell if nothing else happens.
     pub(crate) fn next_event(&self, now: u64) -> Option<u64> {
         let grace = self.graces.front().map(|(until, _)| *until);
         let deadline = self.waiting.values().next().map(|first| first.deadline);
-        [self.scan(now).next, grace, deadline].into_iter().flatten().min()
+        let scan = self.scan(now);
+        // It lost a race a moment ago.
+        let again = scan.first.or(scan.hopeless).map(|_| now.saturating_add(AGAIN));
+        [scan.next, again, grace, deadline].into_iter().flatten().min()
     }
 
     /// Takes a waiting call out, as if it had never come.
@@ -228,12 +238,14 @@ impl<T> Line<T> {
 
     /// A call in flight has ended: its places are free. What it was charged stays.
     pub(crate) fn end(&mut self, ticket: Ticket) {
-        let Some(tool) = self.running.remove(&ticket) else { return };
-        for rule in 0..self.rules.len() {
-            let cell = self.cell(rule, tool);
-            let running = &mut self.cells[rule][cell].running;
-            *running = running.saturating_sub(1);
+        if let Some(running) = self.running.remove(&ticket) {
+            self.classes.ended(running.class);
         }
+    }
+
+    /// The tool wants no call for `wait`.
+    pub(crate) fn close(&mut self, now: u64, tool: &str, wait: Duration) {
+        self.classes.close(now, tool, now.saturating_add(nanoseconds(wait)));
     }
 
     /// Takes all waiting calls out, in order.
@@ -242,57 +254,60 @@ impl<T> Line<T> {
         tickets.into_iter().filter_map(|ticket| self.cancel(ticket)).collect()
     }
 
+    fn refuse(&mut self, now: u64, ticket: Ticket) -> Option<Event<T>> {
+        let waiting = self.waiting.get(&ticket)?;
+        let refusal = self.refusal(now, waiting.class, waiting.cost, Ahead::Nobody);
+        self.take(ticket).map(|waiting| Event::Refused(waiting.call, refusal))
+    }
+
     fn take(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
         let waiting = self.waiting.remove(&ticket)?;
         self.bytes = self.bytes.saturating_sub(waiting.bytes);
-        for rule in 0..self.rules.len() {
-            let cell = self.cell(rule, waiting.tool);
-            let sum = &mut self.cells[rule][cell].waiting;
-            *sum = sum.saturating_sub(waiting.cost);
-        }
-        if let Some(tickets) = self.by_tool.get_mut(&waiting.tool) {
+        self.classes.cells_mut(waiting.class, |cell| {
+            cell.waiting = cell.waiting.saturating_sub(waiting.cost);
+        });
+        if let Some(tickets) = self.by_class.get_mut(&waiting.class) {
             tickets.remove(&ticket);
             if tickets.is_empty() {
-                self.by_tool.remove(&waiting.tool);
+                self.by_class.remove(&waiting.class);
             }
         }
         Some(waiting)
     }
 
-    /// The number of a tool, and cells for a new one.
-    fn number(&mut self, tool: &str) -> usize {
-        if let Some(number) = self.tools.get(tool) {
-            return *number;
-        }
-        if self.tools.len() >= MAX_TOOLS {
-            return 0;
-        }
-        for (rule, cells) in self.rules.iter().zip(&mut self.cells) {
-            cells.push(Cell { state: rule.of(tool).fresh(), running: 0, waiting: 0 });
-        }
-        let number = self.tools.len() + 1;
-        self.tools.insert(tool.into(), number);
-        for rule in &mut self.rules {
-            rule.note(tool, number);
-        }
-        number
-    }
-
-    /// Charges all limits and takes all places. A limit in shadow mode is charged if it allows the call.
-    fn grant(&mut self, now: u64, ticket: Ticket, tool: usize, cost: u64) -> Option<Shadow> {
+    /// Charges all limits and takes all places, or none if others were faster at a shared budget. A limit in shadow mode is
+    /// charged if it allows the call.
+    fn grant(&mut self, now: u64, ticket: Ticket, class: usize, cost: u64) -> Option<Option<Shadow>> {
         let mut shadow = None;
-        for limit in 0..self.rules.len() {
-            let lacks = self.lack(now, limit, tool, cost) != Lack::Nothing;
-            let cell = self.cell(limit, tool);
-            if !lacks {
-                self.rules[limit].numbered(tool).charge(&mut self.cells[limit][cell].state, now, cost);
+        let mut place = None;
+        let mut allowed = Vec::with_capacity(self.rules.len());
+        for cell in self.classes.cells_of(class) {
+            let rule = &self.rules[cell.rule];
+            let allows = match &rule.budget {
+                Some(budget) => match budget.take(cost) {
+                    Taken::Charged(taken) => {
+                        place = taken;
+                        true
+                    }
+                    Taken::Nothing if rule.mode == Mode::Enforce => return None,
+                    Taken::Nothing => false,
+                },
+                None => self.lack(now, cell, cost) == Lack::Nothing,
+            };
+            if allows {
+                allowed.push(cell.rule);
             } else if shadow.is_none() {
-                shadow = Some(Shadow { limit });
+                shadow = Some(Shadow { limit: cell.rule });
             }
-            self.cells[limit][cell].running += 1;
         }
-        self.running.insert(ticket, tool);
-        shadow
+        self.classes.cells_mut(class, |cell| {
+            if allowed.contains(&cell.rule) {
+                cell.charge(now, cost);
+            }
+        });
+        self.classes.started(class);
+        self.running.insert(ticket, Running { class, _place: place });
+        Some(shadow)
     }
 }
 
@@ -303,3 +318,7 @@ pub(crate) fn nanoseconds(time: Duration) -> u64 {
 #[cfg(test)]
 #[path = "line/tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "line/class_tests.rs"]
+mod class_tests;

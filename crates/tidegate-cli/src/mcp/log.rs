@@ -35,6 +35,9 @@ pub(crate) struct Entry<'a> {
     /// From its start to its answer; nothing when it was not started or not answered.
     #[serde(rename = "duration_ms", serialize_with = "millis_if_any")]
     pub(crate) duration: Option<Duration>,
+    /// For how long its answer wants the tool to be left alone.
+    #[serde(rename = "hint_ms", serialize_with = "millis_if_any")]
+    pub(crate) pause: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -76,6 +79,9 @@ pub(crate) struct Log {
     cancelled: u64,
     unserved: u64,
     shadow: u64,
+    hints: u64,
+    /// The most calls that ran at once.
+    at_once: usize,
 }
 
 impl Log {
@@ -104,6 +110,7 @@ impl Log {
         };
         *count += 1;
         self.shadow += u64::from(entry.shadow.is_some());
+        self.hints += u64::from(entry.pause.is_some());
         if entry.decision == Decision::Allowed && !entry.wait.is_zero() {
             self.waited += 1;
             self.longest = self.longest.max(entry.wait);
@@ -117,6 +124,11 @@ impl Log {
             tell(&format!("warning: the log ends here, it cannot be written: {error}"));
             self.file = None;
         }
+    }
+
+    /// So many calls run now.
+    pub(crate) fn running(&mut self, calls: usize) {
+        self.at_once = self.at_once.max(calls);
     }
 
     /// What happened, in one line; `None` when no tool was called.
@@ -136,11 +148,15 @@ impl Log {
             text.push_str(&format!(" ({} after a wait, {longest} at most)", self.waited));
         }
         text.push_str(&format!(", {} rejected", self.rejected));
+        if self.at_once > 1 {
+            text.push_str(&format!(", {} at once at most", self.at_once));
+        }
         for (count, what) in [
             (self.never, "never possible"),
             (self.cancelled, "cancelled while waiting"),
             (self.unserved, "not started when the server ended"),
             (self.shadow, "would have been held up by a limit in shadow mode"),
+            (self.hints, "answered with how long to wait"),
         ] {
             if count > 0 {
                 text.push_str(&format!(", {count} {what}"));

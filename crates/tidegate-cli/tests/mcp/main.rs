@@ -3,7 +3,10 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod budget;
 mod client;
+mod hosts;
+mod learn;
 
 use std::collections::BTreeSet;
 use std::io::Read as _;

@@ -3,9 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tidegate_core::{Decision, Mode, Step as _};
+use tidegate_core::{Decision, Mode};
 
-use super::{Line, Refusal, Ticket, Waiting, Why, nanoseconds};
+use super::classes::Cell;
+use super::{Line, Refusal, Ticket, Waiting, Why};
+use crate::mcp::shared::Broken;
+
+/// How often a place in flight is asked for that another process holds: nobody says when it comes free.
+const LOOK: u64 = 20_000_000;
 
 /// What a call lacks of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +19,11 @@ pub(super) enum Lack {
     /// Tokens, until so many nanoseconds from now.
     Time(u64),
     Place,
+    /// A place that others hold.
+    SharedPlace,
     Capacity(u64),
+    /// The limit cannot be asked.
+    Broken,
 }
 
 impl Lack {
@@ -23,8 +32,19 @@ impl Lack {
         match self {
             Self::Nothing => 0,
             Self::Time(wait) => wait,
-            Self::Place | Self::Capacity(_) => u64::MAX,
+            Self::Place | Self::SharedPlace | Self::Capacity(_) | Self::Broken => u64::MAX,
         }
+    }
+
+    /// Whether waiting cannot help.
+    const fn is_hopeless(self) -> bool {
+        matches!(self, Self::Capacity(_) | Self::Broken)
+    }
+}
+
+impl From<Broken> for Lack {
+    fn from(_: Broken) -> Self {
+        Self::Broken
     }
 }
 
@@ -33,10 +53,12 @@ impl Lack {
 pub(super) struct Scan {
     /// The first call that can start.
     pub(super) first: Option<Ticket>,
+    /// One that cannot start before its deadline.
+    pub(super) hopeless: Option<Ticket>,
     /// The next instant at which one can, if time is all it lacks.
     pub(super) next: Option<u64>,
-    /// The cells, by limit and tool, that those behind must leave to a call that waits for them.
-    taken: HashSet<(usize, usize)>,
+    /// The cells that those behind must leave to a call that waits for them.
+    taken: HashSet<usize>,
 }
 
 /// Whose tokens a wait is counted with.
@@ -51,84 +73,107 @@ pub(super) enum Ahead {
 }
 
 impl<T> Line<T> {
-    pub(super) fn cell(&self, rule: usize, tool: usize) -> usize {
-        if self.rules[rule].per_tool { tool } else { 0 }
-    }
-
     /// What a call lacks of a limit, whatever its mode.
-    pub(super) fn lack(&self, now: u64, rule: usize, tool: usize, cost: u64) -> Lack {
-        let cell = &self.cells[rule][self.cell(rule, tool)];
-        let algorithm = self.rules[rule].numbered(tool);
-        let decision = algorithm.look(&cell.state, now, cost);
+    pub(super) fn lack(&self, now: u64, cell: &Cell, cost: u64) -> Lack {
+        let rule = &self.rules[cell.rule];
+        let decision = match cell.look(rule, now, cost) {
+            Ok(decision) => decision,
+            Err(broken) => return broken.into(),
+        };
         match decision {
             Decision::Never { capacity } => Lack::Capacity(capacity),
-            _ if self.rules[rule].max_in_flight.is_some_and(|max| cell.running >= max.get()) => Lack::Place,
-            Decision::Rejected { retry_after, .. } => Lack::Time(nanoseconds(retry_after).max(1)),
-            Decision::Allowed { .. } => Lack::Nothing,
+            _ if rule.max_in_flight.is_some_and(|max| cell.running >= max.get()) => Lack::Place,
+            Decision::Rejected { retry_after, .. } => Lack::Time(super::nanoseconds(retry_after).max(1)),
+            Decision::Allowed { .. } => {
+                match rule.budget.as_ref().map_or(Ok(true), |budget| budget.has_place()) {
+                    Ok(true) => Lack::Nothing,
+                    Ok(false) => Lack::SharedPlace,
+                    Err(broken) => broken.into(),
+                }
+            }
         }
     }
 
-    pub(super) fn enforced(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.rules.len()).filter(|rule| self.rules[*rule].mode == Mode::Enforce)
+    /// The cells of the limits that are enforced on a class.
+    fn enforced(&self, class: usize) -> impl Iterator<Item = &Cell> {
+        self.classes.cells_of(class).filter(|cell| self.rules[cell.rule].mode == Mode::Enforce)
     }
 
-    /// The limit that a call would wait for longest, when it goes behind those ahead.
-    pub(super) fn lacks_most(&self, now: u64, tool: usize, cost: u64, ahead: Ahead) -> Option<(usize, Lack)> {
-        let mut most: Option<(usize, Lack)> = None;
-        for rule in self.enforced() {
-            let lack = match (self.lack(now, rule, tool, cost), ahead) {
-                (Lack::Capacity(capacity), _) => return Some((rule, Lack::Capacity(capacity))),
-                (lack, Ahead::Ignored) => lack,
-                (lack, ahead) => match self.wait_behind(now, rule, tool, cost, ahead) {
-                    0 if lack == Lack::Place => lack,
-                    0 => Lack::Nothing,
-                    wait => Lack::Time(wait),
-                },
-            };
+    /// How long the tool of a class still wants no call, in nanoseconds.
+    fn closed_for(&self, now: u64, class: usize) -> u64 {
+        self.classes.class(class).closed_until.saturating_sub(now)
+    }
+
+    /// What a call would wait for longest, when it goes behind those ahead: a limit, or the tool itself.
+    pub(super) fn lacks_most(
+        &self,
+        now: u64,
+        class: usize,
+        cost: u64,
+        ahead: Ahead,
+    ) -> Option<(Option<usize>, Lack)> {
+        let mut most: Option<(Option<usize>, Lack)> = match self.closed_for(now, class) {
+            0 => None,
+            wait => Some((None, Lack::Time(wait))),
+        };
+        for cell in self.enforced(class) {
+            let mut lack = self.lack(now, cell, cost);
+            if lack.is_hopeless() {
+                return Some((Some(cell.rule), lack));
+            }
+            if ahead != Ahead::Ignored {
+                let before = if ahead == Ahead::All { cell.waiting } else { 0 };
+                lack = match cell.wait(&self.rules[cell.rule], now, before.saturating_add(cost)) {
+                    Ok(0) if matches!(lack, Lack::Place | Lack::SharedPlace) => lack,
+                    Ok(0) => Lack::Nothing,
+                    Ok(wait) => Lack::Time(wait),
+                    Err(broken) => return Some((Some(cell.rule), broken.into())),
+                };
+            }
             // How long a place takes nobody knows, so a wait that is known tells more.
             let more = match (lack, most.map(|(_, lack)| lack)) {
-                (Lack::Nothing, _) | (Lack::Place, Some(_)) => false,
+                (Lack::Nothing, _) | (Lack::Place | Lack::SharedPlace, Some(_)) => false,
                 (Lack::Time(new), Some(Lack::Time(old))) => new > old,
                 _ => true,
             };
             if more {
-                most = Some((rule, lack));
+                most = Some((Some(cell.rule), lack));
             }
         }
         most
     }
 
-    /// The wait for the tokens of those ahead that are counted in the same cell, and for the call's own.
-    fn wait_behind(&self, now: u64, rule: usize, tool: usize, cost: u64, ahead: Ahead) -> u64 {
-        let cell = &self.cells[rule][self.cell(rule, tool)];
-        let before = if ahead == Ahead::All { cell.waiting } else { 0 };
-        self.rules[rule].wait(tool, &cell.state, now, before.saturating_add(cost))
+    pub(super) fn refusal(&self, now: u64, class: usize, cost: u64, ahead: Ahead) -> Refusal {
+        let most = self.lacks_most(now, class, cost, ahead);
+        let (wait, why) = match most {
+            Some((Some(_), Lack::Time(wait))) => (wait, Why::Late),
+            Some((None, Lack::Time(wait))) => (wait, Why::Closed),
+            Some((_, Lack::Capacity(capacity))) => (0, Why::Never { capacity }),
+            Some((_, Lack::Broken)) => (0, Why::Broken),
+            _ => (0, Why::NoPlace),
+        };
+        let limit = most.and_then(|(limit, _)| limit);
+        Refusal { limit, wait: Duration::from_nanos(wait), why }
     }
 
-    pub(super) fn refusal(&self, now: u64, tool: usize, cost: u64, ahead: Ahead) -> Refusal {
-        match self.lacks_most(now, tool, cost, ahead) {
-            Some((limit, Lack::Time(wait))) => {
-                Refusal { limit: Some(limit), wait: Duration::from_nanos(wait), why: Why::Late }
-            }
-            most => Refusal { limit: most.map(|(limit, _)| limit), wait: Duration::ZERO, why: Why::NoPlace },
-        }
-    }
-
-    /// The first who waits for each tool, in order.
+    /// The first who waits of each class, in order.
     fn heads(&self) -> Vec<&Waiting<T>> {
         let mut heads: Vec<Ticket> =
-            self.by_tool.values().filter_map(|tickets| tickets.first().copied()).collect();
+            self.by_class.values().filter_map(|tickets| tickets.first().copied()).collect();
         heads.sort_unstable();
         heads.iter().filter_map(|ticket| self.waiting.get(ticket)).collect()
     }
 
     /// Whether somebody who waits goes before a newcomer.
-    pub(super) fn must_wait(&self, now: u64, tool: usize) -> bool {
-        self.by_tool.contains_key(&tool) || self.is_held_up(&self.scan(now).taken, tool)
+    pub(super) fn must_wait(&self, now: u64, class: usize) -> bool {
+        self.by_class.contains_key(&class) || self.is_held_up(&self.scan(now).taken, class)
     }
 
-    fn is_held_up(&self, taken: &HashSet<(usize, usize)>, tool: usize) -> bool {
-        !taken.is_empty() && self.enforced().any(|rule| taken.contains(&(rule, self.cell(rule, tool))))
+    fn is_held_up(&self, taken: &HashSet<usize>, class: usize) -> bool {
+        !taken.is_empty()
+            && (0..self.rules.len())
+                .filter_map(|rule| self.classes.cell(class, rule))
+                .any(|cell| taken.contains(&cell))
     }
 
     /// Looks at who waits, in order.
@@ -139,20 +184,28 @@ impl<T> Line<T> {
     pub(super) fn scan(&self, now: u64) -> Scan {
         let mut scan = Scan::default();
         for head in self.heads() {
-            if self.is_held_up(&scan.taken, head.tool) {
+            if self.is_held_up(&scan.taken, head.class) {
                 continue;
             }
             let lacks: Vec<(usize, Lack)> =
-                self.enforced().map(|rule| (rule, self.lack(now, rule, head.tool, head.cost))).collect();
+                self.enforced(head.class).map(|cell| (cell.rule, self.lack(now, cell, head.cost))).collect();
+            let closed = self.closed_for(now, head.class);
+            if lacks.iter().any(|(_, lack)| lack.is_hopeless()) || now.saturating_add(closed) > head.deadline
+            {
+                scan.hopeless = scan.hopeless.or(Some(head.ticket));
+                continue;
+            }
             // A place is waited for without an end, so it is the longest.
-            let longest = lacks.iter().map(|(_, lack)| lack.nanoseconds()).max().unwrap_or(0);
+            let longest = lacks.iter().map(|(_, lack)| lack.nanoseconds()).max().unwrap_or(0).max(closed);
             if longest == 0 {
                 scan.first = scan.first.or(Some(head.ticket));
             } else if longest < u64::MAX {
                 scan.next = scan.next.into_iter().chain([now.saturating_add(longest)]).min();
+            } else if lacks.iter().any(|(_, lack)| *lack == Lack::SharedPlace) {
+                scan.next = scan.next.into_iter().chain([now.saturating_add(LOOK)]).min();
             }
             let binding = lacks.iter().filter(|(_, lack)| lack.nanoseconds() == longest);
-            scan.taken.extend(binding.map(|(rule, _)| (*rule, self.cell(*rule, head.tool))));
+            scan.taken.extend(binding.filter_map(|(rule, _)| self.classes.cell(head.class, *rule)));
         }
         scan
     }

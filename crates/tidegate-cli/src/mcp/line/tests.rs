@@ -5,14 +5,18 @@ const SECOND: u64 = 1_000 * MS;
 
 /// The limits of a file, with `calls` places in the line and 20 s to wait.
 fn line(limits: &str, calls: usize) -> Line<u32> {
-    let limits = crate::limits::parse("f", limits).unwrap();
+    let limits = crate::limits::parse("f", limits).unwrap().limits;
     let rules = limits.iter().map(|limit| Rule::of_file("f", limit).unwrap()).collect();
     Line::new(rules, Room { calls, bytes: 1000, max_wait: Duration::from_secs(20) })
 }
 
+fn by(tool: &str) -> Subject {
+    Subject { tool: tool.into(), session: "".into() }
+}
+
 /// What joining gave: `Ok(true)` granted, `Ok(false)` waits.
 fn join(line: &mut Line<u32>, now: u64, tool: &str, cost: u64, call: u32) -> Result<bool, Refusal> {
-    match line.join(now, tool, cost, 1, call) {
+    match line.join(now, &by(tool), cost, 1, call) {
         Joined::Granted(..) => Ok(true),
         Joined::Waiting(_) => Ok(false),
         Joined::Refused(_, refusal) => Err(refusal),
@@ -117,7 +121,7 @@ fn places_are_taken_with_the_tokens_and_waited_for_to_the_deadline() {
 fn a_limit_in_shadow_mode_holds_nobody_up_and_is_told() {
     let mut line = line("[[limit]]\nname = \"all\"\nquota = \"1/s\"\nmode = \"shadow\"", 0);
     for (call, shadow) in [(0, None), (1, Some(Shadow { limit: 0 })), (2, Some(Shadow { limit: 0 }))] {
-        assert_eq!(line.join(0, "a", 1, 1, call), Joined::Granted(call.into(), call, shadow));
+        assert_eq!(line.join(0, &by("a"), 1, 1, call), Joined::Granted(call.into(), call, shadow));
     }
 }
 
@@ -125,17 +129,17 @@ fn a_limit_in_shadow_mode_holds_nobody_up_and_is_told() {
 fn the_bytes_that_wait_have_a_bound() {
     let mut line = line("[[limit]]\nname = \"all\"\nquota = \"1/s\"", 99);
     assert_eq!(join(&mut line, 0, "a", 1, 0), Ok(true));
-    assert!(matches!(line.join(0, "a", 1, 900, 1), Joined::Waiting(_)));
-    assert!(matches!(line.join(0, "a", 1, 101, 2), Joined::Refused(2, Refusal { why: Why::Full, .. })));
-    assert!(matches!(line.join(0, "a", 1, 100, 3), Joined::Waiting(_)));
+    assert!(matches!(line.join(0, &by("a"), 1, 900, 1), Joined::Waiting(_)));
+    assert!(matches!(line.join(0, &by("a"), 1, 101, 2), Joined::Refused(2, Refusal { why: Why::Full, .. })));
+    assert!(matches!(line.join(0, &by("a"), 1, 100, 3), Joined::Waiting(_)));
     assert_eq!(line.drain(), [1, 3]);
-    assert!(matches!(line.join(0, "a", 1, 1000, 4), Joined::Waiting(_)));
+    assert!(matches!(line.join(0, &by("a"), 1, 1000, 4), Joined::Waiting(_)));
 }
 
 #[test]
 fn tools_beyond_the_bound_share_a_state() {
     let mut line = line("[[limit]]\nname = \"each\"\nkey = \"tool\"\nquota = \"1/s\"", 0);
-    for tool in 0..MAX_TOOLS {
+    for tool in 0..classes::MAX_CLASSES {
         assert_eq!(join(&mut line, 0, &format!("t{tool}"), 1, 0), Ok(true));
     }
     assert_eq!(join(&mut line, 0, "x", 1, 0), Ok(true));
@@ -221,8 +225,8 @@ fn what_is_due_is_told_in_time_and_keeps_every_limit() {
             if now < 2_000 * MS && random(8) == 0 {
                 let call = u32::try_from(random(900)).unwrap();
                 let (tool, cost) = (["a", "b", "c"][call as usize % 3], u64::from(call / 3 % 3) + 1);
-                let outcome = each_ms.join(now, tool, cost, 1, call);
-                assert_eq!(told.join(now, tool, cost, 1, call), outcome);
+                let outcome = each_ms.join(now, &by(tool), cost, 1, call);
+                assert_eq!(told.join(now, &by(tool), cost, 1, call), outcome);
                 match outcome {
                     Joined::Granted(ticket, call, _) => start(ticket, call, &mut running),
                     Joined::Waiting(ticket) if random(9) == 0 => {

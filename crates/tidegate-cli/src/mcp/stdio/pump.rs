@@ -7,13 +7,15 @@
 use std::io::{self, BufReader, Write as _};
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tidegate::clock::Clock;
 
-use super::answer;
-use super::desk::{Call, Costs, Desk, Todo};
-use super::frame::{self, Asked, Message};
+use crate::mcp::answer;
+use crate::mcp::charges::Charges;
+use crate::mcp::desk::{Call, CallId, Desk, Scope, Todo};
+use crate::mcp::frame::{self, Asked, Id, Message};
+use crate::mcp::learn;
 
 /// How much is read of the server at once. Twice as much saves a call of the system for messages of that size.
 const READ_BYTES: usize = 64 * 1024;
@@ -21,13 +23,13 @@ const READ_BYTES: usize = 64 * 1024;
 /// What the threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    desk: Mutex<Desk>,
+    desk: Mutex<Desk<()>>,
     /// Something has changed at the desk.
     changed: Condvar,
     /// The way to the server; `None` when it is closed.
     to_server: Mutex<Option<ChildStdin>>,
     clock: Clock,
-    costs: Costs,
+    charges: Charges,
     /// The longest message, in bytes.
     max_message: u64,
 }
@@ -46,12 +48,24 @@ fn whole<'a, T>(locked: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>
 }
 
 impl Shared {
-    pub(crate) fn new(desk: Desk, to_server: Option<ChildStdin>, costs: Costs, max_message: u64) -> Self {
+    pub(crate) fn new(
+        desk: Desk<()>,
+        to_server: Option<ChildStdin>,
+        charges: Charges,
+        max_message: u64,
+    ) -> Self {
         let (changed, clock) = (Condvar::new(), Clock::unix());
-        Self { desk: Mutex::new(desk), changed, to_server: Mutex::new(to_server), clock, costs, max_message }
+        Self {
+            desk: Mutex::new(desk),
+            changed,
+            to_server: Mutex::new(to_server),
+            clock,
+            charges,
+            max_message,
+        }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, Desk<()>> {
         whole(self.desk.lock())
     }
 
@@ -109,16 +123,21 @@ impl Shared {
             let mut desk = self.desk();
             let now = self.clock.now_ns();
             match desk.due(now) {
-                Todo::Forward(message) => {
+                Todo::Forward((), message) => {
                     drop(desk);
                     forward(way, &message);
                     self.changed.notify_all();
                 }
-                Todo::Answer(message) => {
+                Todo::Answer((), message) => {
                     drop(desk);
                     drop(way);
                     let _ = to_client(&message);
                     self.changed.notify_all();
+                }
+                Todo::Progress(told) => {
+                    drop(desk);
+                    drop(way);
+                    let _ = to_client(&together(told));
                 }
                 Todo::Nothing => {
                     drop(way);
@@ -143,7 +162,7 @@ impl Shared {
     /// No call starts any more, and those that wait are answered.
     pub(crate) fn close(&self) {
         let answers = self.desk().close(self.clock.now_ns());
-        let _ = to_client(&answers);
+        let _ = to_client(&together(answers));
         self.changed.notify_all();
     }
 
@@ -154,10 +173,10 @@ impl Shared {
 
     /// One message of the client.
     fn take(&self, line: &mut Vec<u8>) {
-        match frame::message(line) {
+        match frame::message(line, &self.charges) {
             Message::Call(asked) => self.arrive(asked, std::mem::take(line)),
             Message::Cancelled(id) => {
-                let told = self.desk().cancel(self.clock.now_ns(), &id);
+                let told = self.desk().cancel(self.clock.now_ns(), &in_pipe(id));
                 self.changed.notify_all();
                 if told {
                     forward(self.to_server(), line);
@@ -172,18 +191,17 @@ impl Shared {
 
     fn arrive(&self, asked: Asked, message: Vec<u8>) {
         let way = self.to_server();
-        let cost = self.costs.of(&asked);
         let todo = {
             let mut desk = self.desk();
-            desk.arrive(Call::new(asked, cost, message, self.clock.now_ns()))
+            desk.arrive(Call::new(asked, Scope::Pipe, message, self.clock.now_ns(), ()))
         };
         match todo {
-            Todo::Forward(message) => forward(way, &message),
-            Todo::Answer(message) => {
+            Todo::Forward((), message) => forward(way, &message),
+            Todo::Answer((), message) => {
                 drop(way);
                 let _ = to_client(&message);
             }
-            Todo::Nothing => {
+            Todo::Progress(_) | Todo::Nothing => {
                 drop(way);
                 self.changed.notify_all();
             }
@@ -194,11 +212,21 @@ impl Shared {
         if !self.desk().expects_answers() {
             return;
         }
-        if let Some(id) = frame::answered(line) {
-            self.desk().answered(self.clock.now_ns(), &id);
+        let Some(id) = frame::answered(line).map(in_pipe) else { return };
+        if self.desk().knows(&id) {
+            let pause = learn::pause(line, SystemTime::now());
+            self.desk().answered(self.clock.now_ns(), &id, pause);
             self.changed.notify_all();
         }
     }
+}
+
+const fn in_pipe(id: Id) -> CallId {
+    CallId { scope: Scope::Pipe, id }
+}
+
+fn together(messages: Vec<((), Vec<u8>)>) -> Vec<u8> {
+    messages.into_iter().flat_map(|((), message)| message).collect()
 }
 
 /// A server that does not read any more ends, or has ended: that is seen where its answers are read.

@@ -1,18 +1,56 @@
-//! Where a budget is that is named on the command line.
+//! A budget that is named on the command line: where it is, and how it is opened.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use tidegate::{Budget, Quota};
 
 use crate::fault::Hint;
+use crate::quota_args::{above_zero, whole_within};
+
+/// The most places that a budget has.
+const MAX_IN_FLIGHT: u64 = 1024;
+
+/// Opens the budget `name`. With a quota it is made if it is not there; without one it must be.
+///
+/// # Errors
+///
+/// A name that is none, a budget with another quota or other places, and one that cannot be used.
+pub(crate) fn open(name: &OsStr, quota: Option<Quota>, places: Option<NonZeroU64>) -> anyhow::Result<Budget> {
+    let path = path(name)?;
+    let budget = match quota {
+        Some(quota) => {
+            make_folder(name, &path)?;
+            Budget::open(&path, quota)?
+        }
+        None if !path.exists() => {
+            return Err(Hint::error(
+                format!("there is no budget `{}` yet", path.display()),
+                "add its limit, such as --limit 2/s, and it is made",
+            ));
+        }
+        None => Budget::open_existing(&path)?,
+    };
+    Ok(match places {
+        Some(max) => budget.with_max_in_flight(max)?,
+        None => budget,
+    })
+}
+
+/// Reads a number of places in flight that a budget can have.
+pub(crate) fn places(text: &str) -> Result<NonZeroU64, String> {
+    whole_within(text, 1..=MAX_IN_FLIGHT)?;
+    above_zero(text)
+}
 
 /// The file of the budget `name`: a path if it has a `/`, and otherwise one of this user.
-pub(super) fn path(name: &OsStr) -> anyhow::Result<PathBuf> {
+fn path(name: &OsStr) -> anyhow::Result<PathBuf> {
     if is_path(name) {
         return Ok(name.into());
     }
@@ -28,7 +66,7 @@ pub(super) fn path(name: &OsStr) -> anyhow::Result<PathBuf> {
 }
 
 /// Makes the folder of a name. That of a path must be there: it may be written wrong.
-pub(super) fn make_folder(name: &OsStr, path: &Path) -> anyhow::Result<()> {
+fn make_folder(name: &OsStr, path: &Path) -> anyhow::Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     if is_path(name) {
         return Ok(());

@@ -14,9 +14,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep_until};
 
-use super::desk::{Costs, Desk};
 use super::pump::{End, Shared};
 use crate::fault::Hint;
+use crate::mcp::charges::Charges;
+use crate::mcp::desk::Desk;
 
 /// How long a server that was told to end may take, before it is told more firmly.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,8 +39,8 @@ enum Report {
 /// A command that cannot be started, and a message that is too long.
 pub(crate) fn run(
     command: &[OsString],
-    desk: Desk,
-    costs: Costs,
+    desk: Desk<()>,
+    charges: Charges,
     max_message: u64,
     tell: &mut dyn FnMut(String),
 ) -> anyhow::Result<u8> {
@@ -50,7 +51,7 @@ pub(crate) fn run(
     // Before there is a server, so that no signal ends the proxy alone.
     let signals = runtime.block_on(async { Signals::new() }).context("cannot listen to signals")?;
     let (mut child, pid) = start(command)?;
-    let shared = Arc::new(Shared::new(desk, child.stdin.take(), costs, max_message));
+    let shared = Arc::new(Shared::new(desk, child.stdin.take(), charges, max_message));
     let (reports, told) = mpsc::unbounded_channel();
     if let Some(stdout) = child.stdout.take() {
         spawn("mcp-down", &shared, &reports, move |shared| Some(Report::Down(shared.pump_down(stdout))))?;
