@@ -64,9 +64,8 @@ impl FromStr for Cost {
         if let Ok(cost) = text.parse() {
             return Ok(Self::Fixed(cost));
         }
-        let names =
-            text.strip_prefix("args.").map(|path| path.split('.').map(Box::from).collect::<Box<[_]>>());
-        let names = names.filter(|names| names.iter().all(|name: &Box<str>| !name.is_empty()));
+        let names = text.strip_prefix("args.").filter(|path| path.split('.').all(|name| !name.is_empty()));
+        let names = names.map(|path| path.split('.').map(Box::from).collect());
         names.map(Self::Argument).ok_or_else(|| format!("`{text}` is no cost; write {COSTS}"))
     }
 }

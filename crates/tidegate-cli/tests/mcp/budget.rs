@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::client::{Client, call, file, server};
+use crate::client::{Client, call, file, request, server};
 
 fn budget(name: &str) -> String {
     let path = file(name);
@@ -14,7 +14,10 @@ fn budget(name: &str) -> String {
 fn two_agents_with_one_account_are_allowed_what_one_would_be() {
     let path = budget("account.budget");
     let flags = ["--budget", &path, "--limit", "4 per 1h"];
-    let mut agents = [Client::start(&flags, &[&server()]), Client::start(&["--budget", &path], &[&server()])];
+    let mut one = Client::start(&flags, &[&server()]);
+    // Then the budget is there.
+    one.ask(&request("ready", "ping"));
+    let mut agents = [one, Client::start(&["--budget", &path], &[&server()])];
     let mut allowed = 0;
     for id in 0..4 {
         for agent in &mut agents {

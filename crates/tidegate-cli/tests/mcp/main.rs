@@ -45,7 +45,7 @@ fn twenty_calls_at_once_start_within_the_bound_and_none_is_lost() {
         "{}",
         ended.stderr
     );
-    assert!(ended.stderr.ends_with(" at most), 0 rejected\n"), "{}", ended.stderr);
+    assert!(ended.stderr.ends_with(" at most), 0 rejected, 4 at once at most\n"), "{}", ended.stderr);
 
     let mut calls: Vec<(i128, i128)> =
         std::fs::read_to_string(&log).unwrap().lines().map(start_and_end).collect();
