@@ -9,7 +9,6 @@ mod layer;
 mod log;
 mod reload;
 mod signals;
-mod upstream;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -27,16 +26,15 @@ use tidegate_http::layer::RateLimitBuilder;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::fault::Outcome;
+use crate::fault::{Outcome, warn};
 use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
+use crate::upstream::Upstream;
 use address::{bind, listen};
 use admin::{Board, Shown};
 use key::KeyWord;
-use log::warn;
 use reload::{Reloader, Reloads};
 use signals::{Hangups, Signals};
-use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.

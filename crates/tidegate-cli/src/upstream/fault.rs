@@ -14,7 +14,7 @@ use tidegate_http::layer::NotServed;
 use tidegate_http::problem::PROBLEM_JSON;
 
 use super::body::Late;
-use crate::serve::log::warn;
+use crate::fault::warn;
 
 /// Why there is no answer of the service. The texts are causes, for the log; a client is not told them.
 #[derive(Debug)]

@@ -49,7 +49,7 @@ const MAX_TUNNELS: usize = 10_000;
 
 /// A service that requests are passed on to.
 #[derive(Debug)]
-pub(super) struct Upstream {
+pub(crate) struct Upstream {
     client: Client<HttpConnector, Watched>,
     authority: Authority,
     /// What goes before each path, without a slash at the end.
@@ -65,7 +65,7 @@ impl Upstream {
     /// # Errors
     ///
     /// A text that is no address of the form `http://HOST[:PORT][/BASE]`.
-    pub(super) fn new(url: &str, timeout: Duration) -> anyhow::Result<Self> {
+    pub(crate) fn new(url: &str, timeout: Duration) -> anyhow::Result<Self> {
         let wrong = |why: &str| {
             Hint::error(
                 format!("--upstream {url}: {why}"),
@@ -117,7 +117,7 @@ impl Upstream {
     /// # Cancel safety
     ///
     /// Dropping the future ends the request to the service.
-    pub(super) async fn forward(&self, request: Request, peer: SocketAddr) -> Response {
+    pub(crate) async fn forward(&self, request: Request, peer: SocketAddr) -> Response {
         self.exchange(request, peer).await.unwrap_or_else(|fault| {
             self.log.note(&fault);
             fault.response()
