@@ -99,3 +99,13 @@ fn print(error: &anyhow::Error) {
 pub(crate) fn tell(text: &str) {
     let _ = writeln!(io::stderr(), "{}", one_line(text));
 }
+
+/// Says what somebody should look at. Where a log was begun it goes there; one that cannot be written is no reason to
+/// stop serving.
+pub(crate) fn warn(text: &str) {
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!("{}", one_line(text));
+    } else {
+        tell(&format!("warning: {text}"));
+    }
+}

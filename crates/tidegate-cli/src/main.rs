@@ -19,6 +19,7 @@ mod run;
 mod serve;
 mod simulate;
 mod trace_args;
+mod upstream;
 
 use std::process::ExitCode;
 

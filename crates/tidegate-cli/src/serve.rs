@@ -9,7 +9,6 @@ mod layer;
 mod log;
 mod reload;
 mod signals;
-mod upstream;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -27,16 +26,15 @@ use tidegate_http::layer::RateLimitBuilder;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::fault::Outcome;
+use crate::fault::{Outcome, warn};
 use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
+use crate::upstream::{Address, Host, Paths, Upstream};
 use address::{bind, listen};
 use admin::{Board, Shown};
 use key::KeyWord;
-use log::warn;
 use reload::{Reloader, Reloads};
 use signals::{Hangups, Signals};
-use upstream::Upstream;
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -67,10 +65,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limiter", "limit", "window", "burst", "quota", "queue", "max_wait"])]
     limits: Option<PathBuf>,
 
-    /// Pass what the limits allow on to the service at http://HOST:PORT/BASE: a reverse proxy
+    /// Pass what the limits allow on to the service at http://HOST:PORT/BASE or https://HOST:PORT/BASE: a reverse proxy
     ///
-    /// Bodies stream both ways; WebSockets work. Host goes on as it came; X-Forwarded-For, -Proto and -Host and Via say
-    /// where a request came from. A service that cannot be reached is answered 502, one that is slow 504.
+    /// Bodies stream both ways; WebSockets work. Host goes on as it came, or with https becomes that of the URL;
+    /// X-Forwarded-For, -Proto and -Host and Via say where a request came from. Certificates are checked with the
+    /// authorities of the system, or with those of the PEM file that SSL_CERT_FILE names. A service that cannot be reached or
+    /// whose certificate is not trusted is answered 502, one that is slow 504.
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
 
@@ -214,7 +214,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let settings = settings(args, &layer, &read);
     let upstream = match &args.upstream {
-        Some(url) => Some(Arc::new(Upstream::new(url, args.upstream_timeout)?)),
+        Some(url) => Some(Arc::new(upstream(url, args.upstream_timeout)?)),
         None => None,
     };
     let router = router(&layer, upstream);
@@ -226,6 +226,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
+}
+
+/// The service behind. By https it is told its own name, which its certificate is for: what is reached in TLS is often one
+/// of many behind an address, which are told apart by name and do not know that of this server.
+fn upstream(url: &str, timeout: Duration) -> anyhow::Result<Upstream> {
+    let address = Address::parse(url)?;
+    let host = if address.is_https() { Host::OfUpstream } else { Host::AsSent };
+    Upstream::new(address, host, Paths::BehindBase, timeout)
 }
 
 /// What is served, in a line.

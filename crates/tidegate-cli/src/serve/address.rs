@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 
-use super::log::warn;
-use crate::fault::Hint;
+use crate::fault::{Hint, warn};
 
 /// Takes an address, which a flag says, and warns if it is one for other machines too.
 pub(super) async fn bind(

@@ -5,9 +5,6 @@ use std::io;
 use tidegate_http::layer::{Observed, Outcome};
 use tracing::Level;
 
-use crate::fault::tell;
-use crate::report::text::one_line;
-
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
@@ -40,15 +37,6 @@ pub(super) fn begin(format: Option<Format>, verbosity: Verbosity) {
         Some(Format::Text) => log.init(),
         Some(Format::Json) => log.json().flatten_event(true).with_current_span(false).init(),
         None => {}
-    }
-}
-
-/// Says what somebody should look at. One that cannot be written is no reason to stop serving.
-pub(super) fn warn(text: &str) {
-    if tracing::dispatcher::has_been_set() {
-        tracing::warn!("{}", one_line(text));
-    } else {
-        tell(&format!("warning: {text}"));
     }
 }
 

@@ -14,7 +14,8 @@ use tidegate_http::layer::NotServed;
 use tidegate_http::problem::PROBLEM_JSON;
 
 use super::body::Late;
-use crate::serve::log::warn;
+use super::handshake::Failed;
+use crate::fault::warn;
 
 /// Why there is no answer of the service. The texts are causes, for the log; a client is not told them.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) enum Fault {
     Refused(StatusCode, &'static str),
     /// There was no connection, so nothing was sent.
     Unreachable { cause: String, in_time: bool },
+    /// There was a connection and no TLS on it, so nothing was sent.
+    Untrusted(Failed),
     /// The connection broke before there was an answer, or what came is none.
     Broken(String),
     /// The body of the request broke off.
@@ -33,6 +36,10 @@ pub(super) enum Fault {
 
 impl Fault {
     pub(super) fn of(error: &legacy::Error) -> Self {
+        let failed = Failed::of(error).filter(|_| error.is_connect());
+        if let Some(failed) = failed {
+            return Self::Untrusted(failed);
+        }
         let cause = root_cause(error);
         if error.is_connect() {
             return Self::Unreachable { cause, in_time: !is_timeout(error) };
@@ -44,7 +51,9 @@ impl Fault {
     fn status(&self) -> StatusCode {
         match self {
             Self::Refused(status, _) => *status,
-            Self::Unreachable { in_time: true, .. } | Self::Broken(_) => StatusCode::BAD_GATEWAY,
+            Self::Unreachable { in_time: true, .. } | Self::Untrusted(_) | Self::Broken(_) => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::Unreachable { in_time: false, .. } | Self::Late(Late::Upstream) => {
                 StatusCode::GATEWAY_TIMEOUT
             }
@@ -63,6 +72,12 @@ impl Fault {
             Self::Unreachable { in_time: false, .. } => {
                 "the service behind this server did not take the connection in time; the request was not sent to it"
             }
+            Self::Untrusted(Failed { is_certificate: true, .. }) => {
+                "the service behind this server has no certificate that is trusted here; the request was not sent to it"
+            }
+            Self::Untrusted(Failed { is_certificate: false, .. }) => {
+                "no TLS could be agreed on with the service behind this server; the request was not sent to it"
+            }
             Self::Broken(_) => {
                 "the service behind this server gave no valid answer; it may have done what was asked"
             }
@@ -78,8 +93,17 @@ impl Fault {
     fn cause(&self) -> Option<&str> {
         match self {
             Self::Unreachable { cause, .. } | Self::Broken(cause) => Some(cause),
+            Self::Untrusted(failed) => Some(&failed.cause),
             Self::Late(Late::Upstream) => Some("no answer in time"),
             Self::Refused(..) | Self::Body | Self::Late(Late::Client) => None,
+        }
+    }
+
+    /// What the operator can do, where that is known.
+    const fn advice(&self) -> Option<&'static str> {
+        match self {
+            Self::Untrusted(failed) => Some(failed.advice),
+            _ => None,
         }
     }
 
@@ -95,7 +119,7 @@ impl Fault {
         let mut response = Response::new(Body::from(json));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
-        if matches!(self, Self::Unreachable { .. }) {
+        if matches!(self, Self::Unreachable { .. } | Self::Untrusted(_)) {
             // Then the limits take back what it was charged.
             response.extensions_mut().insert(NotServed);
         }
@@ -113,7 +137,11 @@ pub(super) fn is_cut_off(error: &legacy::Error) -> bool {
     source.is_some_and(|source| {
         let io = source.source().and_then(|source| source.downcast_ref::<io::Error>());
         let is_reset = io.is_some_and(|error| {
-            matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            // The third is the end of a TLS connection whose other side did not say that it ends.
+            matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+            )
         });
         source.is_incomplete_message() || source.is_canceled() || source.is_closed() || is_reset
     })
@@ -174,6 +202,8 @@ impl Log {
             0 => String::new(),
             unsaid => format!("; {unsaid} more since the last line"),
         };
-        warn(&format!("upstream {}: {cause}; answered {}{more}", self.url, fault.status().as_u16()));
+        let advice = fault.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        let status = fault.status().as_u16();
+        warn(&format!("upstream {}: {cause}{advice}; answered {status}{more}", self.url));
     }
 }

@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use hyper::body::Body as _;
 
+use super::Host;
 use super::fault::Fault;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -33,7 +34,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 ];
 
 /// The head of a request as the service gets it.
-pub(super) fn to_upstream(parts: &mut Parts, body: &Body, peer: SocketAddr) -> Result<(), Fault> {
+pub(super) fn to_upstream(parts: &mut Parts, body: &Body, peer: SocketAddr, told: Host) -> Result<(), Fault> {
     let Parts { uri, version, headers, .. } = parts;
     if !is_only_chunked(headers) {
         // Whose end is found in a body is chunked; what else was done to it is between neighbours (RFC 9112, section 6.1).
@@ -80,6 +81,10 @@ pub(super) fn to_upstream(parts: &mut Parts, body: &Body, peer: SocketAddr) -> R
     headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
+    if told == Host::OfUpstream {
+        // Then hyper's client takes it from the address, without a port that is the scheme's own.
+        headers.remove(HOST);
     }
     Ok(())
 }
@@ -168,7 +173,8 @@ mod tests {
         for (name, value) in lines {
             parts.headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
-        to_upstream(&mut parts, &Body::empty(), "[::ffff:192.0.2.7]:9".parse().unwrap()).ok()?;
+        let peer = "[::ffff:192.0.2.7]:9".parse().unwrap();
+        to_upstream(&mut parts, &Body::empty(), peer, Host::AsSent).ok()?;
         let lines = parts.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
         let mut lines: Vec<String> = lines.collect();
         lines.sort();

@@ -5,12 +5,16 @@
 //! method without a body, such as GET, goes out a second time when the connection was closed on it: an idle connection
 //! may be closed at the very moment when it is used. A client that goes away ends its request to the service.
 //!
-//! `Host` goes on as the client sent it, the path and the query byte for byte. What a proxy changes in a head is in
-//! `fields.rs`, what it answers when the service does not in `fault.rs`.
+//! `Host` goes on as the client sent it or becomes the service's own, as the verb says; the path and the query go on byte
+//! for byte. What a proxy changes in a head is in `fields.rs`, what it answers when the service does not in `fault.rs`, and
+//! how it connects in `connect.rs`.
 
+mod address;
 mod body;
+mod connect;
 mod fault;
 mod fields;
+mod handshake;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,96 +23,78 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, Version};
 use axum::response::Response;
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::Semaphore;
 
-use crate::fault::Hint;
+pub(crate) use address::Address;
 use body::{Bodiless, Watch, Watched};
+use connect::Connector;
 use fault::{Fault, Log};
-
-/// How long it may take to connect. A service that is there answers in milliseconds; one packet that is lost costs a
-/// second, two cost three.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a connection is kept for the next request. Some services close theirs after five seconds; a request that meets
 /// the closing is lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// When a connection on which nothing moves is asked whether the other end is there. Answers may be silent for long.
-const KEEPALIVE: Duration = Duration::from_secs(60);
-
 /// Connections at one time that have become something else, as for a WebSocket. It is as many as there are connections.
 const MAX_TUNNELS: usize = 10_000;
 
+/// The `Host` that the service is told. In both cases `X-Forwarded-Host` has the one that the client sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// The client's, for a service that makes links of it, or is several by it.
+    AsSent,
+    /// That of its address, for a service that answers to its own name only, as one that its certificate is for.
+    OfUpstream,
+}
+
+/// What becomes of the path that a client sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paths {
+    /// It goes behind that of the address.
+    BehindBase,
+    /// It stays, but that `/` becomes the path of the address.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for services that have one path, as those of MCP"))]
+    AsSent,
+}
+
 /// A service that requests are passed on to.
 #[derive(Debug)]
-pub(super) struct Upstream {
-    client: Client<HttpConnector, Watched>,
-    authority: Authority,
-    /// What goes before each path, without a slash at the end.
-    base: String,
+pub(crate) struct Upstream {
+    client: Client<Connector, Watched>,
+    address: Address,
+    host: Host,
+    paths: Paths,
     timeout: Duration,
     tunnels: Arc<Semaphore>,
     log: Log,
 }
 
 impl Upstream {
-    /// The service at `url`, which has to begin its answer in `timeout`.
+    /// The service at `address`, which has to begin its answer in `timeout`.
     ///
     /// # Errors
     ///
-    /// A text that is no address of the form `http://HOST[:PORT][/BASE]`.
-    pub(super) fn new(url: &str, timeout: Duration) -> anyhow::Result<Self> {
-        let wrong = |why: &str| {
-            Hint::error(
-                format!("--upstream {url}: {why}"),
-                "write for example --upstream http://127.0.0.1:3000; a path at its end goes before all paths",
-            )
-        };
-        let uri: Uri = url.parse().map_err(|_| wrong("not an address"))?;
-        if uri.scheme() == Some(&Scheme::HTTPS) {
-            return Err(Hint::error(
-                format!("--upstream {url}: this version does not speak TLS"),
-                "write http://, to the service itself or to a proxy beside it that speaks TLS to it",
-            ));
-        }
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(wrong("not an http:// address"));
-        }
-        let Some(authority) = uri.authority().filter(|authority| !authority.host().is_empty()) else {
-            return Err(wrong("no host"));
-        };
-        if authority.as_str().contains('@') {
-            return Err(wrong("names and passwords are not sent"));
-        }
-        if authority.as_str().len() > authority.host().len() && authority.port_u16().is_none() {
-            return Err(wrong("the port is not a number up to 65535"));
-        }
-        if uri.query().is_some() || url.contains('#') {
-            return Err(wrong("a query or a fragment has no place here"));
-        }
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_keepalive(Some(KEEPALIVE));
+    /// The service is to be reached by https, and no authority is known to check its certificate with.
+    pub(crate) fn new(address: Address, host: Host, paths: Paths, timeout: Duration) -> anyhow::Result<Self> {
+        let connector = Connector::new(address.is_https())?;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build(connector);
         Ok(Self {
             client,
-            authority: authority.clone(),
-            base: uri.path().trim_end_matches('/').to_owned(),
+            log: Log::new(&address.url),
+            address,
+            host,
+            paths,
             timeout,
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
-            log: Log::new(url),
         })
     }
 
@@ -117,7 +103,7 @@ impl Upstream {
     /// # Cancel safety
     ///
     /// Dropping the future ends the request to the service.
-    pub(super) async fn forward(&self, request: Request, peer: SocketAddr) -> Response {
+    pub(crate) async fn forward(&self, request: Request, peer: SocketAddr) -> Response {
         self.exchange(request, peer).await.unwrap_or_else(|fault| {
             self.log.note(&fault);
             fault.response()
@@ -130,7 +116,7 @@ impl Upstream {
         let protocol = fields::upgrade(request.headers()).filter(|_| request.version() == Version::HTTP_11);
         let client_side = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
-        fields::to_upstream(&mut parts, &body, peer)?;
+        fields::to_upstream(&mut parts, &body, peer, self.host)?;
         if let Some(protocol) = protocol {
             fields::set_upgrade(&mut parts.headers, protocol);
         }
@@ -172,7 +158,7 @@ impl Upstream {
         Ok(with_body(&method, response))
     }
 
-    /// Where the request goes: the path as it is, behind the base.
+    /// Where the request goes, its path byte for byte.
     fn target(&self, request: &Request) -> Result<Uri, Fault> {
         let (method, uri) = (request.method(), request.uri());
         if method == Method::CONNECT {
@@ -183,14 +169,27 @@ impl Upstream {
             // It is about the service as a whole (RFC 9110, 9.3.7).
             "*" if method == Method::OPTIONS => "*".to_owned(),
             "*" => return Err(Fault::Refused(StatusCode::BAD_REQUEST, "only OPTIONS has the target *")),
-            _ if path.starts_with('/') => format!("{}{path}", self.base),
+            _ if path.starts_with('/') => self.path(path),
             // http://host?query
-            _ => format!("{}/{path}", self.base),
+            _ => self.path(&format!("/{path}")),
         };
-        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone());
+        let Address { scheme, authority, .. } = &self.address;
+        let uri = Uri::builder().scheme(scheme.clone()).authority(authority.clone());
         uri.path_and_query(path)
             .build()
             .map_err(|_| Fault::Refused(StatusCode::URI_TOO_LONG, "the path is too long to be passed on"))
+    }
+
+    /// The path that a path with its query becomes.
+    fn path(&self, sent: &str) -> String {
+        let base = &self.address.path;
+        match (self.paths, sent.strip_prefix('/')) {
+            (Paths::BehindBase, _) => format!("{}{sent}", base.trim_end_matches('/')),
+            (Paths::AsSent, Some(query)) if query.is_empty() || query.starts_with('?') => {
+                format!("{base}{query}")
+            }
+            (Paths::AsSent, _) => sent.to_owned(),
+        }
     }
 
     /// Copies what the two sides say to each other from now on, until both have ended or one breaks.
@@ -226,10 +225,13 @@ fn with_body(method: &Method, response: Response<Incoming>) -> Response {
 mod tests {
     use super::*;
 
-    fn target(base: &str, method: &str, uri: &str) -> Option<String> {
-        let upstream = Upstream::new(base, Duration::from_secs(1)).unwrap();
+    fn upstream(base: &str, paths: Paths) -> Upstream {
+        Upstream::new(Address::parse(base).unwrap(), Host::AsSent, paths, Duration::from_secs(1)).unwrap()
+    }
+
+    fn target(base: &str, paths: Paths, method: &str, uri: &str) -> Option<String> {
         let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
-        upstream.target(&request).ok().map(|uri| uri.to_string())
+        upstream(base, paths).target(&request).ok().map(|uri| uri.to_string())
     }
 
     #[test]
@@ -243,30 +245,26 @@ mod tests {
             ("http://a", "GET", "*", None),
             ("http://a", "CONNECT", "a:1", None),
         ] {
-            assert_eq!(target(base, method, uri).as_deref(), expected, "{base} {method} {uri}");
+            let target = target(base, Paths::BehindBase, method, uri);
+            assert_eq!(target.as_deref(), expected, "{base} {method} {uri}");
         }
-        let upstream = Upstream::new("http://a/b", Duration::from_secs(1)).unwrap();
         let request = Request::builder().method("OPTIONS").uri("*").body(Body::empty()).unwrap();
+        let upstream = upstream("http://a/b", Paths::BehindBase);
         assert_eq!(upstream.target(&request).unwrap().path(), "*");
     }
 
     #[test]
-    fn what_is_no_address_of_a_service_is_said() {
-        for (url, expected) in [
-            ("https://a", "does not speak TLS"),
-            ("ftp://a", "not an http:// address"),
-            ("a:80", "not an http:// address"),
-            ("/x", "not an http:// address"),
-            ("", "not an address"),
-            ("http://u:p@a", "names and passwords are not sent"),
-            ("http://a:99999", "the port is not a number up to 65535"),
-            ("http://a:/x", "the port is not a number up to 65535"),
-            ("http://[::1]:x", "the port is not a number up to 65535"),
-            ("http://a/?x", "a query or a fragment has no place here"),
-            ("http://a/#x", "a query or a fragment has no place here"),
+    fn a_path_that_stays_does_but_where_there_is_none() {
+        for (base, uri, expected) in [
+            ("http://a/mcp", "/", "http://a/mcp"),
+            ("http://a/mcp/", "/?x=/", "http://a/mcp/?x=/"),
+            ("http://a/mcp", "/mcp?x", "http://a/mcp?x"),
+            ("http://a/mcp", "//", "http://a//"),
+            ("http://a/mcp", "/.well-known/x", "http://a/.well-known/x"),
+            ("http://a/mcp", "http://other?y", "http://a/mcp?y"),
+            ("http://a", "/", "http://a/"),
         ] {
-            let error = Upstream::new(url, Duration::from_secs(1)).unwrap_err().to_string();
-            assert!(error.contains(expected), "{url}: {error}");
+            assert_eq!(target(base, Paths::AsSent, "POST", uri).as_deref(), Some(expected), "{base} {uri}");
         }
     }
 }
