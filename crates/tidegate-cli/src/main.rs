@@ -6,6 +6,7 @@ mod fault;
 mod fit;
 mod hammer;
 mod hint;
+mod http_server;
 mod limits;
 #[cfg(unix)]
 mod mcp;

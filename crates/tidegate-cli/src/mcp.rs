@@ -4,6 +4,7 @@ mod answer;
 mod charges;
 mod desk;
 mod frame;
+mod http;
 mod learn;
 mod limits;
 mod line;
@@ -12,6 +13,7 @@ mod shared;
 mod stdio;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,7 +34,7 @@ use shared::SharedBudget;
 /// Limit the tool calls that go to an MCP server, as a proxy in front of it
 ///
 /// COMMAND is started with its standard input and output through this proxy; put both in place of COMMAND into the
-/// configuration of an agent. Only `tools/call` is limited: a call that must wait does so in a line, and one that cannot
+/// configuration of an agent. With --listen and --upstream it speaks HTTP on both sides. Only `tools/call` is limited: a call that must wait does so in a line, and one that cannot
 /// start in time is answered with a tool result that says how long to wait. Everything else passes byte for byte, and so
 /// does all if no limit is given. It ends when the server ends, with its exit code; signals go on to it.
 #[derive(Debug, clap::Args)]
@@ -87,8 +89,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIB", default_value = "64", value_parser = mebibytes)]
     max_message: u64,
 
+    /// Serve MCP over HTTP at this address instead, in front of the server at --upstream; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::http_server::address::listen, requires = "upstream", conflicts_with = "command", help_heading = "HTTP")]
+    listen: Option<SocketAddr>,
+
+    /// The MCP server behind --listen: http://HOST:PORT/PATH or https://HOST:PORT/PATH
+    #[arg(long, value_name = "URL", requires = "listen", help_heading = "HTTP")]
+    upstream: Option<String>,
+
     /// The MCP server to start
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "listen", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -122,7 +132,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let max_message = args.max_message.saturating_mul(1024 * 1024);
     let bytes = usize::try_from(max_message)?;
     let room = Room { calls: usize::try_from(args.queue)?, bytes, max_wait: args.max_wait };
-    let desk = Desk::new(Line::new(rules, room), log, !args.dry_run);
+    let learns = !args.dry_run;
+    if let (Some(listen), Some(upstream)) = (args.listen, args.upstream.clone()) {
+        charges.continuations = true;
+        return http::run(http::Plan {
+            listen,
+            upstream,
+            rules,
+            room,
+            charges,
+            log,
+            learns,
+            max_message: bytes,
+        });
+    }
+    let desk = Desk::new(Line::new(rules, room), log, learns);
     let code = stdio::process::run(&args.command, desk, charges, max_message, &mut |summary| tell(&summary))?;
     Ok(Outcome::Status(code))
 }

@@ -1,14 +1,10 @@
 //! `tidegate serve`: a server under limits, to try them over HTTP.
 
-mod address;
 mod admin;
-mod connections;
-mod impatient;
 mod key;
 mod layer;
 mod log;
 mod reload;
-mod signals;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -27,14 +23,15 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::fault::{Outcome, warn};
+use crate::http_server::address::{bind, listen};
+use crate::http_server::connections;
+use crate::http_server::signals::{Hangups, Signals};
 use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
 use crate::upstream::{Address, Host, Paths, Upstream};
-use address::{bind, listen};
 use admin::{Board, Shown};
 use key::KeyWord;
 use reload::{Reloader, Reloads};
-use signals::{Hangups, Signals};
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.

@@ -59,7 +59,6 @@ pub(crate) enum Paths {
     /// It goes behind that of the address.
     BehindBase,
     /// It stays, but that `/` becomes the path of the address.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for services that have one path, as those of MCP"))]
     AsSent,
 }
 

@@ -131,6 +131,16 @@ pub(crate) fn server_ended(asked: &Asked) -> Vec<u8> {
     line(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.raw_id))
 }
 
+/// A call that was passed on and whose answer was no message, when the client already has the head of another.
+pub(crate) fn of_http(id: &str, status: u16) -> Vec<u8> {
+    let error = json!({
+        "code": INTERNAL,
+        "message": format!("the MCP server answered with HTTP status {status}"),
+        "data": {"httpStatus": status},
+    });
+    line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
+}
+
 /// Several messages in one line with a tool call among them, which the limits cannot decide.
 pub(crate) fn batch() -> Vec<u8> {
     let error = json!({

@@ -22,10 +22,8 @@ pub(crate) enum Scope {
     /// All who speak through one pipe.
     Pipe,
     /// A session over HTTP.
-    #[expect(dead_code, reason = "HTTP comes next")]
     Session(Box<str>),
     /// One request over HTTP, which nobody else can name.
-    #[expect(dead_code, reason = "HTTP comes next")]
     Request(u64),
 }
 
@@ -105,6 +103,8 @@ pub(crate) enum Todo<R> {
 pub(crate) struct Desk<R> {
     line: Line<Call<R>>,
     places: HashMap<CallId, Place>,
+    /// The calls in flight that are no longer wanted.
+    cancelled: HashMap<Ticket, CallId>,
     log: Log,
     /// Whether an answer that says how long to wait holds up calls.
     learns: bool,
@@ -114,7 +114,7 @@ pub(crate) struct Desk<R> {
 
 impl<R: Clone> Desk<R> {
     pub(crate) fn new(line: Line<Call<R>>, log: Log, learns: bool) -> Self {
-        Self { line, places: HashMap::new(), log, learns, closed: false }
+        Self { line, places: HashMap::new(), cancelled: HashMap::new(), log, learns, closed: false }
     }
 
     /// Whether a call may have to wait or be refused.
@@ -125,6 +125,11 @@ impl<R: Clone> Desk<R> {
     /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.line.is_empty()
+    }
+
+    /// How many calls wait or run.
+    pub(crate) fn open(&self) -> usize {
+        self.places.len()
     }
 
     /// Whether an answer of the server can matter here.
@@ -170,7 +175,9 @@ impl<R: Clone> Desk<R> {
                 false
             }
             Some(Place::Running(running)) => {
-                self.line.cancel_running(now, running.ticket);
+                if self.cancelled.insert(running.ticket, id.clone()).is_none() {
+                    self.line.cancel_running(now, running.ticket);
+                }
                 true
             }
             None => true,
@@ -184,6 +191,7 @@ impl<R: Clone> Desk<R> {
         }
         if let Some(Place::Running(running)) = self.places.remove(id) {
             self.line.end(running.ticket);
+            self.cancelled.remove(&running.ticket);
             if let Some(pause) = pause.filter(|_| self.learns) {
                 self.line.close(now, &running.subject.tool, pause);
             }
@@ -198,6 +206,14 @@ impl<R: Clone> Desk<R> {
             Some(Event::Refused(call, refusal)) => {
                 self.places.remove(&call.id());
                 self.refuse(now, call, &refusal)
+            }
+            Some(Event::Abandoned(ticket)) => {
+                if let Some(id) = self.cancelled.remove(&ticket)
+                    && let Some(Place::Running(running)) = self.places.remove(&id)
+                {
+                    self.ended(&running, None, None);
+                }
+                self.due(now)
             }
             None => self.progress(now),
         }

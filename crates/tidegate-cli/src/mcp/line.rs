@@ -55,6 +55,8 @@ pub(crate) enum Joined<T> {
 pub(crate) enum Event<T> {
     Granted(Ticket, T, Option<Shadow>),
     Refused(T, Refusal),
+    /// A cancelled call in flight was not answered within [`GRACE`]: its places are free.
+    Abandoned(Ticket),
 }
 
 /// A limit in shadow mode that would not have let the call start.
@@ -198,7 +200,9 @@ impl<T> Line<T> {
             && until <= now
         {
             self.graces.pop_front();
-            self.end(ticket);
+            if self.end(ticket) {
+                return Some(Event::Abandoned(ticket));
+            }
         }
         let scan = self.scan(now);
         if let Some(ticket) = scan.hopeless {
@@ -236,11 +240,13 @@ impl<T> Line<T> {
         self.graces.push_back((now.saturating_add(nanoseconds(GRACE)), ticket));
     }
 
-    /// A call in flight has ended: its places are free. What it was charged stays.
-    pub(crate) fn end(&mut self, ticket: Ticket) {
-        if let Some(running) = self.running.remove(&ticket) {
+    /// A call in flight has ended: its places are free. What it was charged stays. Whether it was in flight.
+    pub(crate) fn end(&mut self, ticket: Ticket) -> bool {
+        let running = self.running.remove(&ticket);
+        if let Some(running) = &running {
             self.classes.ended(running.class);
         }
+        running.is_some()
     }
 
     /// The tool wants no call for `wait`.

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use tidegate_http::RateLimit;
 use tidegate_http::layer::Replaced;
 
-use super::signals::Hangups;
 use super::{Built, Limits, say};
 use crate::fault::warn;
+use crate::http_server::signals::Hangups;
 
 /// How often the file is looked at. A change counts when it is there at two looks, so that no file is read that is still
 /// being written. Less would make no difference to people; more would be felt.

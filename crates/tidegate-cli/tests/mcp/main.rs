@@ -6,6 +6,8 @@
 mod budget;
 mod client;
 mod hosts;
+#[path = "http/main.rs"]
+mod http;
 mod learn;
 
 use std::collections::BTreeSet;

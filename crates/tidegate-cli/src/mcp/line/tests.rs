@@ -31,6 +31,7 @@ fn run(line: &mut Line<u32>, mut now: u64, end: u64) -> Vec<(u32, u64)> {
             match event {
                 Event::Granted(_, call, _) => granted.push((call, now / MS)),
                 Event::Refused(call, refusal) => panic!("{call}: {refusal:?}"),
+                Event::Abandoned(_) => {}
             }
         }
         match line.next_event(now) {
@@ -217,7 +218,9 @@ fn what_is_due_is_told_in_time_and_keeps_every_limit() {
                 }
                 match event {
                     Some(Event::Granted(ticket, call, _)) => start(ticket, call, &mut running),
-                    Some(Event::Refused(..)) => panic!("nobody waits for 20 s"),
+                    Some(Event::Refused(..) | Event::Abandoned(_)) => {
+                        panic!("nobody waits for 20 s or cancels")
+                    }
                     None => break,
                 }
                 left += 1;

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 
 /// The signals that ask for an end: Ctrl-C, and SIGTERM where there is one.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
@@ -12,7 +12,7 @@ pub(super) struct Signals {
 
 impl Signals {
     #[cfg(unix)]
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let interrupt = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
         let terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
@@ -20,13 +20,13 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         Ok(Self {})
     }
 
     /// Is ready at the next signal.
     #[cfg(unix)]
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -35,7 +35,7 @@ impl Signals {
 
     /// Is ready at the next signal.
     #[cfg(not(unix))]
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -44,23 +44,23 @@ impl Signals {
 
 /// The signals that ask to read the file again.
 #[derive(Debug)]
-pub(super) struct Hangups(#[cfg(unix)] tokio::signal::unix::Signal);
+pub(crate) struct Hangups(#[cfg(unix)] tokio::signal::unix::Signal);
 
 impl Hangups {
     #[cfg(unix)]
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         signal(SignalKind::hangup()).map(Self).context("cannot wait for signals")
     }
 
     #[cfg(not(unix))]
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         Ok(Self())
     }
 
     /// Is ready at the next signal.
     #[cfg(unix)]
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         if self.0.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
@@ -68,7 +68,7 @@ impl Hangups {
 
     /// Is never ready: there is no such signal.
     #[cfg(not(unix))]
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         std::future::pending::<()>().await;
     }
 }

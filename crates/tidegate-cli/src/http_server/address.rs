@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use crate::fault::{Hint, warn};
 
 /// Takes an address, which a flag says, and warns if it is one for other machines too.
-pub(super) async fn bind(
+pub(crate) async fn bind(
     flag: &str,
     address: SocketAddr,
     what: &str,
@@ -43,7 +43,7 @@ fn cannot_listen(flag: &str, listen: SocketAddr, error: &io::Error) -> anyhow::E
 }
 
 /// Reads `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
-pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     numeric
         .as_deref()
