@@ -245,6 +245,12 @@ impl Limiter {
         self.peek_at(key, cost, self.clock.now_ns())
     }
 
+    /// The decision for a call whose cost in limit `i` is `cost(i)` now, without charging it.
+    pub fn peek_with(&self, key: &(impl Hash + ?Sized), cost: impl Fn(usize) -> u64) -> PolicyDecision {
+        let hash = self.hasher.hash_one(key);
+        self.decide(hash, self.tier_of(hash), cost, self.clock.now_ns(), false)
+    }
+
     /// The decision for a call of `cost` for `key` at `now_ns`, without charging it.
     pub fn peek_at(&self, key: &(impl Hash + ?Sized), cost: u64, now_ns: u64) -> Decision {
         let hash = self.hasher.hash_one(key);

@@ -278,6 +278,26 @@ fn several_limits_are_decided_as_the_pure_policy_does() {
 }
 
 #[test]
+fn a_look_with_several_costs_says_what_the_call_would_be_told_and_charges_nothing() {
+    let two = Policy::new(vec![
+        named("calls", bucket("1/hour burst 3"), Mode::Enforce),
+        named("bytes", bucket("1/hour burst 100"), Mode::Enforce),
+    ]);
+    let limiter = Limiter::new(two, 8);
+    for costs in [[1, 60], [1, 60], [2, 40], [3, 0], [1, 40]] {
+        let look = limiter.peek_with("ann", |limit| costs[limit]);
+        assert_eq!(limiter.peek_with("ann", |limit| costs[limit]).limit, look.limit);
+        let call = limiter.check_with("ann", |limit| costs[limit]);
+        assert_eq!(
+            (look.limit, look.decision.is_allowed()),
+            (call.limit, call.decision.is_allowed()),
+            "{costs:?}"
+        );
+        assert_eq!(look.decision.remaining(), call.decision.remaining(), "{costs:?}");
+    }
+}
+
+#[test]
 fn newcomers_in_a_full_table_share_one_state_or_are_rejected_as_was_said() {
     for kind in [Kind::TokenBucket, Kind::FixedWindow] {
         let algorithm = Algorithm::new(kind, "10/s".parse::<Quota>().unwrap());
