@@ -1,0 +1,90 @@
+//! Rate limits that many machines share, on Redis or Valkey: one bucket, one script a decision, one deadline.
+//!
+//! ```no_run
+//! use tidegate::Quota;
+//! use tidegate_redis::{OnFailure, Store};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Store::builder("redis://127.0.0.1:6379").connect().await?;
+//! for warning in store.warnings() {
+//!     eprintln!("warning: {warning}");
+//! }
+//! let limiter = store.limiter("api", "10/s burst 20".parse::<Quota>()?, OnFailure::Open)?;
+//! let answer = limiter.check("tenant 7").await;
+//! if !answer.is_allowed() {
+//!     println!("{:?}, {}", answer.decision.retry_after(), answer.made.name());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Store`]: a server, and the connection that all its limiters share.
+//! - [`SharedLimiter`]: one limit or several for each of many keys, all charged or none.
+//! - [`Answer`]: the decision, which limit bound, what is left, and how it was made ([`Made`]).
+//! - [`OnFailure`]: what is answered without the store; chosen for each limiter, without a default.
+//! - [`Stats`] and [`Warning`]: what happened, and what is wrong with the settings of the server.
+//!
+//! **Promise.** While one primary lives, all processes together are allowed what one bucket allows: at most `B + r·t` in any
+//! interval of length `t`. The same calls at the same times, in whole microseconds, are decided as by
+//! [`tidegate::Limiter`]. Every answer comes before the deadline.
+//!
+//! **When the store fails.** A call is sent again only when the server said that it did not run it. A reply that does not
+//! come is *unknown*: the call may have been charged, nothing is given back, and the limiter's [`OnFailure`] answers. After
+//! five such in a row, or half of a second's, the breaker opens: calls are answered at once, and a connection is tried in
+//! the background every 0.1 to 2 s.
+//!
+//! **Beyond the promise.** Each of these adds at most one burst for each key, and no more than was spent in the time:
+//!
+//! - a failover to a replica that had not yet got the last writes;
+//! - a restart without persistence, `FLUSHALL` or an eviction ([`Stats::lost_state`] counts the first, when it is noticed);
+//! - a clock of the server that is set ahead. One that is set back holds callers up until it is where it was.
+//!
+//! **Batches.** Calls that come while others are under way go together in one script, without a timer. A lone call is
+//! sent as it is. The server decides them in order, as if they had come one by one.
+//!
+//! **Not here yet.** Leases (several calls for one trip), places in flight across machines, cluster and sentinel
+//! connections, refunds, and algorithms other than the token bucket.
+
+mod answer;
+mod batcher;
+mod counters;
+mod error;
+mod failure;
+mod fault;
+mod health;
+mod limiter;
+mod link;
+mod script;
+mod shield;
+mod store;
+mod units;
+mod warning;
+
+pub use answer::{Answer, Made};
+pub use counters::Stats;
+pub use error::{Error, StoreFault};
+pub use failure::OnFailure;
+pub use limiter::SharedLimiter;
+pub use store::{Store, StoreBuilder};
+pub use warning::Warning;
+
+/// The examples of the README, so that they are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// What callers share can be shared by threads, and their futures can be sent between them.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Store>();
+    shared::<SharedLimiter>();
+    const fn sent<T: Send>(_: fn(&'static SharedLimiter) -> T) {}
+    sent(|limiter| limiter.check("key"));
+    sent(|limiter| limiter.peek("key", 1));
+};
+
+/// Servers for the tests.
+#[cfg(test)]
+#[path = "../tests/harness/server.rs"]
+#[expect(dead_code, reason = "the tests of the whole crate use all of it")]
+mod server;

@@ -1,0 +1,246 @@
+//! The script against the reference in Rust, and both against the token bucket of the core.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Algorithm, Decision, Kind, Limit, Mode, Policy, PolicyDecision, Quota, State, Step};
+
+use super::reference::{self, Keys};
+use super::*;
+use crate::limiter::exact;
+use crate::server::Server;
+
+/// A server, and the script with a time that the test says.
+struct Subject {
+    connection: redis::Connection,
+    sha: String,
+    // Dropped last.
+    _server: Server,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let server = Server::start(&[]);
+        let mut connection = server.connection();
+        let clock = "local clock = redis.call('TIME')";
+        // Keys expire by the time of the server, which is not the one of the test.
+        let margin = "+ 1000)";
+        assert!(SOURCE.contains(clock) && SOURCE.contains(margin));
+        let source = SOURCE.replace(clock, "local clock = {0, ARGV[#ARGV]}").replace(margin, "+ 1000000)");
+        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap();
+        Self { connection, sha, _server: server }
+    }
+
+    fn run(&mut self, now_us: u64, calls: &[Call]) -> Vec<Verdict> {
+        let batch = Batch::new(calls.iter());
+        let reply: Vec<i64> = batch.command(&self.sha).arg(now_us).query(&mut self.connection).unwrap();
+        batch.answers(&reply).unwrap()
+    }
+
+    /// Every bucket as it is stored.
+    fn stored(&mut self) -> Vec<(Vec<u8>, String)> {
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
+        let mut all: Vec<(Vec<u8>, String)> = keys
+            .into_iter()
+            .map(|key| (key.clone(), redis::cmd("GET").arg(key).query(&mut self.connection).unwrap()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn clear(&mut self) {
+        let () = redis::cmd("FLUSHALL").query(&mut self.connection).unwrap();
+    }
+}
+
+fn sorted(keys: &Keys) -> Vec<(Vec<u8>, String)> {
+    let mut all: Vec<(Vec<u8>, String)> =
+        keys.iter().map(|(key, is)| (key.to_vec(), is.to_string())).collect();
+    all.sort();
+    all
+}
+
+/// A quota that fits, from slow to fast and from small to as large as a double can count.
+fn quota() -> impl Strategy<Value = Quota> {
+    let counts = prop_oneof![1..20_u64, 1..10_000_000_u64];
+    let periods =
+        prop_oneof![1..5000_u64, 1..10_000_000_000_u64, Just(1_000_000_000), Just(86_400_000_000_000)];
+    (counts, periods, prop_oneof![1..30_u64, 1..1_000_000_u64]).prop_filter_map(
+        "too fine",
+        |(count, per, burst)| {
+            let quota = Quota::new(count, Duration::from_nanos(per)).ok()?.with_burst(burst).ok()?;
+            Units::new(&bucket(quota)).is_ok().then_some(quota)
+        },
+    )
+}
+
+fn bucket(quota: Quota) -> Algorithm {
+    Algorithm::new(Kind::TokenBucket, quota)
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let limits = prop::collection::vec((quota(), prop::bool::weighted(0.2)), 1..4);
+    limits.prop_map(|limits| {
+        let limit = |(index, (quota, shadow)): (usize, (Quota, bool))| Limit {
+            name: index.to_string().into(),
+            algorithm: bucket(quota),
+            mode: if shadow { Mode::Shadow } else { Mode::Enforce },
+        };
+        Policy::new(limits.into_iter().enumerate().map(limit).collect())
+    })
+}
+
+/// A step of time in microseconds, mostly onwards, and costs as parts of the bursts, a few of them above.
+type Arrival = (i64, [u8; 3], bool);
+
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let step = prop_oneof![Just(0), 0..2000_i64, 0..20_000_000_i64, -1_000_000..0_i64, Just(86_400_000_000)];
+    let cost = prop_oneof![8 => 0..40_u8, 1 => 90..110_u8];
+    prop::collection::vec((step, [cost.clone(), cost.clone(), cost], prop::bool::weighted(0.9)), 1..30)
+}
+
+fn call(policy: &Policy, key: u8, percent: [u8; 3], charge: bool) -> (Call, Vec<u64>) {
+    let costs = policy.limits().iter().zip(percent).map(|(limit, percent)| match &limit.algorithm {
+        Algorithm::TokenBucket(bucket) => u64::from(percent) * bucket.burst() / 100,
+        _ => 0,
+    });
+    let costs: Vec<u64> = costs.collect();
+    let take = |(limit, cost): (&Limit, &u64)| {
+        let bucket = Units::new(&limit.algorithm).unwrap();
+        let name = format!("{key}:{}", limit.name).into_bytes();
+        Take { key: name.into(), bucket, cost: bucket.cost(*cost), shadow: limit.mode == Mode::Shadow }
+    };
+    (Call { charge, takes: policy.limits().iter().zip(&costs).map(take).collect() }, costs)
+}
+
+/// As the core says it, in whole microseconds.
+fn rounded_up(decision: Decision) -> Decision {
+    let up = |time: Duration| Duration::from_micros(u64::try_from(time.as_nanos().div_ceil(1000)).unwrap());
+    match decision {
+        Decision::Allowed { start_after, remaining, reset_after } => {
+            Decision::Allowed { start_after, remaining, reset_after: up(reset_after) }
+        }
+        Decision::Rejected { retry_after, remaining, reset_after } => {
+            Decision::Rejected { retry_after: up(retry_after), remaining, reset_after: up(reset_after) }
+        }
+        never @ Decision::Never { .. } => never,
+    }
+}
+
+/// The core's states, and its answer to a call.
+fn core(policy: &Policy, states: &mut [State], now_us: u64, costs: &[u64], charge: bool) -> PolicyDecision {
+    let now = now_us * 1000;
+    let limits = || policy.limits().iter();
+    let looks: Vec<Decision> = limits()
+        .zip(&*states)
+        .zip(costs)
+        .map(|((limit, state), cost)| limit.algorithm.look(state, now, *cost))
+        .collect();
+    let answer = policy.combine(|index| rounded_up(looks[index]));
+    if answer.decision.is_allowed() && charge {
+        for (((limit, state), cost), look) in limits().zip(states).zip(costs).zip(looks) {
+            if look.is_allowed() {
+                limit.algorithm.charge(state, now, *cost);
+            }
+        }
+    }
+    answer
+}
+
+/// A year of the clock, in microseconds.
+const START: u64 = 1_790_000_000_000_000;
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
+#[test]
+fn script_reference_and_core_decide_a_trace_alike() {
+    let subject = std::cell::RefCell::new(Subject::new());
+    proptest!(config(150), |(policy in policy(), arrivals in arrivals())| {
+        let mut subject = subject.borrow_mut();
+        subject.clear();
+        let mut keys = Keys::new();
+        let mut states: Vec<State> = policy.limits().iter().map(|limit| limit.algorithm.fresh()).collect();
+        let mut now = START;
+        for (step, percent, charge) in arrivals {
+            now = now.saturating_add_signed(step);
+            let (call, costs) = call(&policy, 0, percent, charge);
+            let [verdict] = subject.run(now, std::slice::from_ref(&call)).try_into().unwrap();
+            prop_assert_eq!(&verdict, &reference::decide(&mut keys, now, &call));
+            let answer = exact(&policy, &call.takes, &verdict, charge);
+            let expected = core(&policy, &mut states, now, &costs, charge);
+            prop_assert_eq!((answer.decision, answer.limit, answer.shadow), (expected.decision, expected.limit, expected.shadow));
+            for ((left, limit), state) in answer.remaining.iter().zip(policy.limits()).zip(&states) {
+                prop_assert_eq!(*left, limit.algorithm.look(state, now * 1000, 0).remaining());
+            }
+            prop_assert_eq!(subject.stored(), sorted(&keys));
+        }
+    });
+}
+
+#[test]
+fn a_batch_is_decided_as_its_calls_are_one_by_one() {
+    let subject = std::cell::RefCell::new(Subject::new());
+    proptest!(config(60), |(policy in policy(), batches in prop::collection::vec((0..3_000_000_u64, prop::collection::vec((0..4_u8, arrivals()), 1..8)), 1..5))| {
+        let mut subject = subject.borrow_mut();
+        subject.clear();
+        let mut keys = Keys::new();
+        let mut now = START;
+        for (step, calls) in batches {
+            now += step;
+            // Several calls on each of four keys, in any order.
+            let calls: Vec<Call> = calls.iter()
+                .flat_map(|(key, arrivals)| arrivals.iter().map(|(_, percent, charge)| call(&policy, *key, *percent, *charge).0))
+                .collect();
+            let one_by_one: Vec<Verdict> = calls.iter().map(|call| reference::decide(&mut keys, now, call)).collect();
+            prop_assert_eq!(subject.run(now, &calls), one_by_one);
+            prop_assert_eq!(subject.stored(), sorted(&keys));
+        }
+    });
+}
+
+#[test]
+fn a_bucket_stays_as_full_in_proportion_when_its_quota_changes() {
+    let subject = std::cell::RefCell::new(Subject::new());
+    proptest!(config(150), |(quotas in prop::collection::vec(quota(), 2..8), arrivals in arrivals())| {
+        let mut subject = subject.borrow_mut();
+        subject.clear();
+        let mut keys = Keys::new();
+        let mut now = START;
+        for (index, (step, percent, charge)) in arrivals.into_iter().enumerate() {
+            now = now.saturating_add_signed(step);
+            // The same key, as if by several versions of a program.
+            let limit = Limit { name: "one".into(), algorithm: bucket(quotas[index % quotas.len()]), mode: Mode::Enforce };
+            let (call, _) = call(&Policy::new(vec![limit]), 0, percent, charge);
+            let expected = reference::decide(&mut keys, now, &call);
+            prop_assert_eq!(subject.run(now, &[call]), vec![expected]);
+            prop_assert_eq!(subject.stored(), sorted(&keys));
+        }
+    });
+}
+
+#[test]
+fn a_clock_that_steps_an_hour_creates_no_more_than_the_step() {
+    let mut subject = Subject::new();
+    let hour = 3_600_000_000;
+    let algorithm = bucket("1 per 10min burst 100".parse().unwrap());
+    let policy = Policy::from(algorithm);
+    let admitted = |subject: &mut Subject, now| {
+        let (one, _) = call(&policy, 0, [1; 3], true);
+        let calls = vec![one; 200];
+        subject.run(now, &calls).iter().filter(|verdict| verdict.allowed).count()
+    };
+    assert_eq!(admitted(&mut subject, START), 100);
+    // An hour ahead: the six tokens of the hour, though they come too early.
+    assert_eq!(admitted(&mut subject, START + hour), 6);
+    // Back: nothing, and the wait tells of the hour.
+    assert_eq!(admitted(&mut subject, START), 0);
+    let (one, _) = call(&policy, 0, [1; 3], true);
+    let [verdict] = subject.run(START, std::slice::from_ref(&one)).try_into().unwrap();
+    let answer = exact(&policy, &one.takes, &verdict, true);
+    assert_eq!(answer.decision.retry_after(), Some(Duration::from_secs(3600 + 600)));
+    // And when it has come to where it was, it goes on as ever.
+    assert_eq!(admitted(&mut subject, START + hour + 600_000_000 - 1), 0);
+    assert_eq!(admitted(&mut subject, START + hour + 600_000_000), 1);
+}

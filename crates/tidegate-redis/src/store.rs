@@ -1,0 +1,215 @@
+//! The store: one server, one connection, and what its limiters have in common.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate::Policy;
+use tokio::runtime::Handle;
+
+use crate::batcher::Batcher;
+use crate::counters::Counters;
+use crate::error::{Error, StoreFault};
+use crate::failure::OnFailure;
+use crate::limiter::SharedLimiter;
+use crate::link::Link;
+use crate::script;
+use crate::shield::Shield;
+use crate::{Stats, Warning};
+
+/// A Redis or Valkey server that keeps buckets, and the connection that all limiters on it share. A clone is the same store.
+///
+/// It is one server: the primary, or an address that leads to it. Redis 6.2 or later.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+/// What limiters need of it.
+pub(crate) struct Inner {
+    pub(crate) batcher: Arc<Batcher>,
+    pub(crate) shield: Shield,
+    pub(crate) deadline: Duration,
+    /// The limiters by name: a name means one set of buckets.
+    policies: Mutex<HashMap<Box<str>, Policy>>,
+}
+
+/// A store to be, with what can be chosen about it, from [`Store::builder`].
+#[must_use = "a store is made by `connect`"]
+#[derive(Clone)]
+pub struct StoreBuilder {
+    url: Box<str>,
+    deadline: Duration,
+    connect_timeout: Duration,
+    max_waiting: usize,
+    remember: Duration,
+}
+
+impl Store {
+    /// A store at `url`, such as `redis://127.0.0.1:6379`, `redis://USER:PASSWORD@HOST:PORT/DB` or `unix:///PATH`.
+    pub fn builder(url: &str) -> StoreBuilder {
+        StoreBuilder {
+            url: url.into(),
+            deadline: Duration::from_millis(50),
+            connect_timeout: Duration::from_secs(1),
+            max_waiting: 4096,
+            remember: Duration::from_millis(100),
+        }
+    }
+
+    /// A limiter by the name of `name` for `policy`, a [`Quota`](tidegate::Quota) for example.
+    ///
+    /// Every process that gives this name, and this name of a limit, to the same store shares its buckets. All should give
+    /// one quota. Where they do not, as while a new one is rolled out, each decision goes by the quota of the process that
+    /// asks, and the bucket stays as full in proportion: a change brings no token.
+    ///
+    /// # Errors
+    ///
+    /// A limit that is no token bucket, or is too fine to be counted; a name that cannot be part of a key; a name that
+    /// this store has with another policy.
+    pub fn limiter(
+        &self,
+        name: &str,
+        policy: impl Into<Policy>,
+        on_failure: OnFailure,
+    ) -> Result<SharedLimiter, Error> {
+        SharedLimiter::new(Arc::clone(&self.inner), name, policy.into(), on_failure)
+    }
+
+    /// How decisions were made since the store was made, of all its limiters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.inner.counters().read()
+    }
+
+    /// Whether there is a connection. While there is none, every call is answered by [`OnFailure`] at once.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.inner.batcher.link.is_up()
+    }
+
+    /// What is wrong with the settings of the server, as of the last time that a connection was made. Print them.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        self.inner.batcher.link.warnings()
+    }
+
+    /// The text of the last error that the server answered with: a right that is missing, memory that is full.
+    #[must_use]
+    pub fn last_refusal(&self) -> Option<Box<str>> {
+        self.inner.batcher.link.last_refusal()
+    }
+}
+
+impl StoreBuilder {
+    /// The time in which every decision is made, by the store or without it; 50 ms if it is not set. 1 ms to 60 s.
+    ///
+    /// It counts from the call to the answer, whatever happens between: waiting for other calls, a script that has to be
+    /// loaded, a server that is asked again. The timer of tokio adds up to 1 ms.
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The time in which a connection is made and proved; 1 s if it is not set. 1 ms to 60 s. No decision waits for it.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How many calls may wait to be sent; 4096 if it is not set. The next are answered by [`OnFailure`] at once.
+    pub const fn max_waiting(mut self, calls: usize) -> Self {
+        self.max_waiting = calls;
+        self
+    }
+
+    /// For how long at most a rejection is held against later calls on the same bucket without asking the store; 100 ms if it
+    /// is not set, and 0 asks for each call.
+    ///
+    /// It is never longer than the wait that the store told, so nothing is rejected that the store would allow, unless
+    /// somebody deletes the bucket or has given it another quota meanwhile.
+    pub const fn remember_rejections(mut self, longest: Duration) -> Self {
+        self.remember = longest;
+        self
+    }
+
+    /// Connects, and makes the store if that works.
+    ///
+    /// # Errors
+    ///
+    /// A setting or an address that is not understood, no tokio runtime, or a server that cannot be used now.
+    pub async fn connect(self) -> Result<Store, Error> {
+        let (store, link) = self.make()?;
+        if let Err(fault) = link.connect().await {
+            return Err(Error::Connect { address: link.address(), fault });
+        }
+        tokio::spawn(Link::keep(Arc::downgrade(&link)));
+        Ok(store)
+    }
+
+    /// Makes the store and connects in the background, for programs that must start without it.
+    ///
+    /// # Errors
+    ///
+    /// A setting or an address that is not understood, or no tokio runtime.
+    pub fn connect_later(self) -> Result<Store, Error> {
+        let (store, link) = self.make()?;
+        link.try_at_once();
+        store.inner.batcher.runtime().spawn(Link::keep(Arc::downgrade(&link)));
+        Ok(store)
+    }
+
+    fn make(self) -> Result<(Store, Arc<Link>), Error> {
+        for (what, value) in [("deadline", self.deadline), ("time to connect", self.connect_timeout)] {
+            if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&value) {
+                return Err(Error::OutOfRange { what, value, range: "1ms to 60s" });
+            }
+        }
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let client =
+            redis::Client::open(&*self.url).map_err(|error| Error::Address(StoreFault::from(error)))?;
+        let link = Link::new(client, self.connect_timeout, script::SOURCE.into());
+        let inner = Inner {
+            batcher: Batcher::new(Arc::clone(&link), runtime, self.max_waiting),
+            shield: Shield::new(self.remember),
+            deadline: self.deadline,
+            policies: Mutex::default(),
+        };
+        Ok((Store { inner: Arc::new(inner) }, link))
+    }
+}
+
+impl Inner {
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.batcher.link.counters
+    }
+
+    /// Keeps one name for one policy.
+    pub(crate) fn register(&self, name: &str, policy: &Policy) -> Result<(), Error> {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        if policies.get(name).is_some_and(|known| known != policy) {
+            return Err(Error::OtherLimits { name: name.into() });
+        }
+        policies.insert(name.into(), policy.clone());
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Inner {
+    /// Without the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("address", &self.batcher.link.address())
+            .field("connected", &self.batcher.link.is_up())
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for StoreBuilder {
+    /// Without the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreBuilder").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,20 @@
+//! What the tests of the whole crate need: servers, a proxy that does what networks do, and words for limits.
+
+pub(crate) mod proxy;
+pub(crate) mod server;
+
+use tidegate::{Algorithm, Kind, Limit, Mode, Policy, Quota};
+
+pub(crate) fn quota(text: &str) -> Quota {
+    text.parse().unwrap()
+}
+
+/// Enforced token buckets by name.
+pub(crate) fn policy(limits: &[(&str, &str)]) -> Policy {
+    let limit = |(name, text): &(&str, &str)| Limit {
+        name: (*name).into(),
+        algorithm: Algorithm::new(Kind::TokenBucket, quota(text)),
+        mode: Mode::Enforce,
+    };
+    Policy::new(limits.iter().map(limit).collect())
+}

@@ -1,0 +1,14 @@
+//! Everything that needs a server. One program, that one harness serves all.
+//!
+//! The server is `redis-server` of the path, or what `TIDEGATE_REDIS_SERVER` names; without one the tests fail.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise, in its helpers too"
+)]
+
+mod exact;
+mod faults;
+mod harness;
+mod texts;
