@@ -47,7 +47,7 @@ struct Queue {
 }
 
 struct Waiting {
-    call: Call,
+    call: Arc<Call>,
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
@@ -66,7 +66,7 @@ impl Batcher {
     }
 
     /// Has a call decided before `deadline`.
-    pub(crate) async fn decide(self: &Arc<Self>, call: Call, deadline: Instant) -> Answer {
+    pub(crate) async fn decide(self: &Arc<Self>, call: Arc<Call>, deadline: Instant) -> Answer {
         if !self.link.is_up() {
             return Err(Fault::Down);
         }
@@ -91,7 +91,7 @@ impl Batcher {
         }
     }
 
-    fn way(self: &Arc<Self>, call: Call, deadline: Instant) -> Way<'_> {
+    fn way(self: &Arc<Self>, call: Arc<Call>, deadline: Instant) -> Way<'_> {
         let mut queue = self.queue();
         if queue.waiting.is_empty() && queue.pumps == 0 && !queue.direct {
             queue.direct = true;
@@ -108,8 +108,8 @@ impl Batcher {
     }
 
     /// Runs the calls as one script, again as long as it is known that it did not run. It ends by `deadline`.
-    async fn run(&self, calls: &[Call], deadline: Instant) -> Result<Vec<Verdict>, Fault> {
-        let batch = Batch::new(calls.iter());
+    async fn run(&self, calls: &[Arc<Call>], deadline: Instant) -> Result<Vec<Verdict>, Fault> {
+        let batch = Batch::new(calls.iter().map(|call| &**call));
         let mut up = self.link.up().ok_or(Fault::Down)?;
         loop {
             let reply = self.send(&batch, &up, deadline).await;
@@ -152,7 +152,7 @@ impl Batcher {
         }
     }
 
-    async fn send(&self, batch: &Batch, up: &Up, deadline: Instant) -> Result<Vec<i64>, Fault> {
+    async fn send(&self, batch: &Batch<'_>, up: &Up, deadline: Instant) -> Result<Vec<i64>, Fault> {
         self.link.counters.scripts.one();
         let command = batch.command(up.sha());
         timeout_at(deadline, up.run(&command)).await.unwrap_or(Err(Fault::Late))
@@ -176,7 +176,7 @@ impl Batcher {
 /// How a call goes.
 enum Way<'a> {
     /// By itself.
-    Direct(Direct<'a>, Call),
+    Direct(Direct<'a>, Arc<Call>),
     /// In the queue, with a pump to start if there are too few.
     Queued(Option<Pump>, oneshot::Receiver<Answer>),
     /// Not at all.
@@ -207,7 +207,7 @@ struct Pump {
 impl Pump {
     async fn work(mut self) {
         let mut taken: Vec<Waiting> = Vec::new();
-        let mut calls: Vec<Call> = Vec::new();
+        let mut calls: Vec<Arc<Call>> = Vec::new();
         while self.take(&mut taken) {
             let mut answers = Vec::with_capacity(taken.len());
             let mut latest = Instant::now();

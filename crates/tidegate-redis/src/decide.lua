@@ -1,17 +1,18 @@
 -- Decides calls in order, each in one bucket or several, all or none. Units, bounds and promises: units.rs and script.rs.
 --
--- KEYS  the buckets, each once
--- ARGV  for each bucket: capacity, rate (units; units per microsecond)
---       then for each call: 1 to charge it or 0 to look, how many buckets, and for each: its index in KEYS, the cost in
---       units. A negative index is a limit in shadow, which refuses nothing.
--- reply for each bucket: how far the clock stands behind its last charge, in microseconds
---       then for each call: 1 allowed or 0 refused, and for each of its buckets the level before it, in units
+-- KEYS  the buckets, each once; those of one quota side by side
+-- ARGV  how many quotas, and for each: how many of the next keys have it, capacity, rate (units; units per microsecond)
+--       then calls, those that are the same and have nothing between them as one: how many (negative: they are looks), how
+--       many buckets, and for each: its index in KEYS, the cost in units. A negative index is a limit in shadow.
+-- reply how many numbers follow of this kind: for each bucket how far the clock stands behind its last charge, in
+--       microseconds; none, if it does so for no bucket
+--       then for each of the calls: how many of them are allowed, the first ones; for each bucket the level before them
 --
 -- A bucket is the text "level time capacity rate". It is not there when it is full: its time to live is the time to
 -- full and a second. Below 2^53 a double is exact, and no number here is larger where it could matter.
 local clock = redis.call('TIME') -- once: servers before 7.2 give another time at each call
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-local tonumber, format, match = tonumber, string.format, string.match
+local tonumber, format, match, floor, ceil = tonumber, string.format, string.match, math.floor, math.ceil
 
 -- level + passed * rate, at most the capacity. A product above 2^53 may be rounded, but never to below it.
 local function refilled(level, passed, rate, capacity)
@@ -45,65 +46,93 @@ local function in_proportion(level, to, from)
   return quotient
 end
 
-local reply, level, time, spent = {}, {}, {}, {}
-for i, key in ipairs(KEYS) do
-  local capacity, rate = ARGV[2 * i - 1], ARGV[2 * i]
-  local stored = redis.call('GET', key)
-  if stored then
-    local l, t, c, r = match(stored, '^(%d+) (%d+) (%d+) (%d+)$')
-    if not l then
-      return redis.error_reply('TIDEGATEFOREIGN a key of the limiter holds something else')
+local keys, argv = KEYS, ARGV
+local level, time, capacity_of, rate_of, spent = {}, {}, {}, {}, {}
+local at, i, behind = 2, 0, false
+for _ = 1, tonumber(argv[1]) do
+  local capacity, rate = tonumber(argv[at + 1]), tonumber(argv[at + 2])
+  local quota = format(' %.0f %.0f', capacity, rate)
+  for _ = 1, tonumber(argv[at]) do
+    i = i + 1
+    local stored = redis.call('GET', keys[i])
+    local l, t = capacity, now
+    if stored then
+      local written
+      l, t, written = match(stored, '^(%d+) (%d+)( %d+ %d+)$')
+      if not l then
+        return redis.error_reply('TIDEGATEFOREIGN a key of the limiter holds something else')
+      end
+      l, t = tonumber(l), tonumber(t)
+      local c, r = capacity, rate
+      if written ~= quota then
+        c, r = match(written, '^ (%d+) (%d+)$')
+        c, r = tonumber(c), tonumber(r)
+      end
+      if now > t then
+        l, t = refilled(l, now - t, r, c), now
+      elseif now < t then
+        behind = true
+      end
+      -- Another quota than the one it was written under: as full in proportion.
+      if c ~= capacity then l = in_proportion(l, capacity, c) end
     end
-    l, t = tonumber(l), tonumber(t)
-    if now > t then
-      l = refilled(l, now - t, tonumber(r), tonumber(c))
-      t = now
-    end
-    -- Another quota than the one it was written under: as full in proportion.
-    if c ~= capacity then l = in_proportion(l, tonumber(capacity), tonumber(c)) end
-    level[i], time[i] = l, t
-  else
-    level[i], time[i] = tonumber(capacity), now
+    level[i], time[i], capacity_of[i], rate_of[i] = l, t, capacity, rate
   end
-  reply[i] = time[i] - now
+  at = at + 3
 end
 
-local at, out, last = 2 * #KEYS + 1, #KEYS, #ARGV
+local reply, out, last = { 0 }, 1, #argv
+if behind then
+  reply[1], out = #keys, 1 + #keys
+  for k = 1, #keys do reply[1 + k] = time[k] - now end
+end
 while at < last do
-  local charge, buckets = ARGV[at] == '1', tonumber(ARGV[at + 1])
-  local first, allowed = at + 2, true
+  local calls, buckets = tonumber(argv[at]), tonumber(argv[at + 1])
+  local charge = calls > 0
+  if not charge then calls = -calls end
+  local first = at + 2
   at = first + 2 * buckets
   out = out + 1
-  local verdict = out
+  local verdict, allowed = out, calls
   for a = first, at - 1, 2 do
-    local i = tonumber(ARGV[a])
-    if i > 0 then
-      if level[i] < tonumber(ARGV[a + 1]) then allowed = false end
+    local k, cost = tonumber(argv[a]), tonumber(argv[a + 1])
+    if k > 0 then
+      local l = level[k]
+      if l < cost then
+        allowed = 0
+      elseif charge and l < cost * allowed then
+        allowed = floor(l / cost)
+      end
     else
-      i = -i
+      k = -k
     end
     out = out + 1
-    reply[out] = level[i]
+    reply[out] = level[k]
   end
-  reply[verdict] = allowed and 1 or 0
-  if allowed and charge then
+  reply[verdict] = allowed
+  if charge and allowed > 0 then
     for a = first, at - 1, 2 do
-      local i, cost = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-      if i < 0 then i = -i end
-      if cost > 0 and level[i] >= cost then
-        level[i] = level[i] - cost
-        spent[i] = true
+      local k, cost = tonumber(argv[a]), tonumber(argv[a + 1])
+      local times = allowed
+      if k < 0 then
+        k = -k
+        -- A limit in shadow is charged as long as it would allow it.
+        if level[k] < cost * times then times = floor(level[k] / cost) end
+      end
+      if cost > 0 and times > 0 then
+        level[k] = level[k] - cost * times
+        spent[k] = true
       end
     end
   end
 end
 
-for i, key in ipairs(KEYS) do
-  if spent[i] then
-    local capacity, rate = ARGV[2 * i - 1], ARGV[2 * i]
-    local until_full = math.ceil((tonumber(capacity) - level[i]) / tonumber(rate)) + time[i] - now
-    redis.call('SET', key, format('%.0f %.0f %s %s', level[i], time[i], capacity, rate),
-      'PX', format('%.0f', math.ceil(until_full / 1000) + 1000))
+for k = 1, #keys do
+  if spent[k] then
+    local capacity, rate = capacity_of[k], rate_of[k]
+    local until_full = ceil((capacity - level[k]) / rate) + time[k] - now
+    redis.call('SET', keys[k], format('%.0f %.0f %.0f %.0f', level[k], time[k], capacity, rate),
+      'PX', format('%.0f', ceil(until_full / 1000) + 1000))
   end
 end
 return reply

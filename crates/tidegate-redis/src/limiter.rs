@@ -90,7 +90,7 @@ impl SharedLimiter {
     async fn decide(&self, key: &[u8], costs: Vec<u64>, charge: bool) -> Answer {
         let sent = Instant::now();
         let deadline = tokio::time::Instant::from_std(sent + self.store.deadline);
-        let call = Call { charge, takes: self.takes(key, &costs) };
+        let call = Arc::new(Call { charge, takes: self.takes(key, &costs) });
         if let Some(never) = self.never(&call) {
             self.store.counters().exact.one();
             return never;
@@ -99,14 +99,12 @@ impl SharedLimiter {
             self.store.counters().remembered.one();
             return answer;
         }
-        // The keys are needed afterwards only when the call is rejected, but they go with the call.
-        let takes = call.takes.clone();
-        match self.store.batcher.decide(call, deadline).await {
+        match self.store.batcher.decide(Arc::clone(&call), deadline).await {
             Ok(verdict) => {
                 self.store.counters().exact.one();
-                let answer = exact(&self.policy, &takes, &verdict, charge);
+                let answer = exact(&self.policy, &call.takes, &verdict, charge);
                 if let Some(limit) = answer.limit
-                    && let Some(take) = takes.get(limit)
+                    && let Some(take) = call.takes.get(limit)
                 {
                     self.store.shield.remember(&take.key, take.cost, sent, &answer.decision);
                 }

@@ -60,64 +60,97 @@ pub(crate) struct Level {
 
 /// Calls that go in one script, and which bucket is which of its keys.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct Batch<'a> {
+    /// Without the name of the script.
+    arguments: Vec<Argument<'a>>,
     keys: usize,
-    /// For each call the indices of its keys.
-    calls: Vec<Vec<usize>>,
-    /// What follows `EVALSHA` and the name of the script.
-    command: Vec<Argument>,
+    operations: Vec<Operation<'a>>,
+    /// For each call the operation that it is part of.
+    operation_of: Vec<usize>,
+}
+
+/// Calls that are the same, and between which no other call touches their buckets.
+#[derive(Debug)]
+struct Operation<'a> {
+    call: &'a Call,
+    /// The indices of its keys.
+    buckets: Vec<usize>,
+    times: usize,
 }
 
 /// A part of the command.
 #[derive(Debug)]
-enum Argument {
-    Bytes(Box<[u8]>),
+enum Argument<'a> {
+    Bytes(&'a [u8]),
     Number(i64),
 }
 
-impl Batch {
+/// A bucket of a batch.
+struct Bucket<'a> {
+    key: &'a [u8],
+    units: Units,
+    /// The last operation that has it.
+    last: usize,
+}
+
+impl<'a> Batch<'a> {
     /// Takes the calls apart. All that name a bucket must mean the same quota: the store sees to that.
-    pub(crate) fn new<'a>(calls: impl ExactSizeIterator<Item = &'a Call>) -> Self {
-        let mut index_of: HashMap<&[u8], usize> = HashMap::new();
-        let mut buckets = Vec::new();
-        let mut keys = Vec::new();
-        let mut operations = Vec::new();
-        let mut indices = Vec::with_capacity(calls.len());
+    pub(crate) fn new(calls: impl ExactSizeIterator<Item = &'a Call>) -> Self {
+        let mut index_of: HashMap<&[u8], usize> = HashMap::with_capacity(calls.len());
+        let mut buckets: Vec<Bucket<'a>> = Vec::with_capacity(calls.len());
+        let mut operations: Vec<Operation<'a>> = Vec::new();
+        let mut operation_of = Vec::with_capacity(calls.len());
         for call in calls {
-            operations.extend([i64::from(call.charge), signed(call.takes.len())].map(Argument::Number));
+            let next = operations.len();
             let mut of_call = Vec::with_capacity(call.takes.len());
             for take in &call.takes {
-                let index = *index_of.entry(&take.key).or_insert_with(|| {
-                    keys.push(Argument::Bytes(take.key.clone()));
-                    buckets.extend(
-                        [take.bucket.capacity(), take.bucket.rate()]
-                            .map(|n| Argument::Number(n.cast_signed())),
-                    );
-                    keys.len() - 1
-                });
-                let place = signed(index + 1);
-                operations.push(Argument::Number(if take.shadow { -place } else { place }));
-                operations.push(Argument::Number(take.cost.cast_signed()));
-                of_call.push(index);
+                of_call.push(*index_of.entry(&take.key).or_insert_with(|| {
+                    buckets.push(Bucket { key: &take.key, units: take.bucket, last: next });
+                    buckets.len() - 1
+                }));
             }
-            indices.push(of_call);
+            // Only where nothing else came between, on any of its buckets, is it as good as one after the other.
+            let last =
+                of_call.first().and_then(|first| buckets.get(*first)).map_or(next, |bucket| bucket.last);
+            let joins =
+                of_call.iter().all(|index| buckets.get(*index).is_some_and(|bucket| bucket.last == last));
+            if let Some(same) = operations.get_mut(last)
+                && joins
+                && same.call == call
+            {
+                same.times += 1;
+                operation_of.push(last);
+                continue;
+            }
+            for index in &of_call {
+                if let Some(bucket) = buckets.get_mut(*index) {
+                    bucket.last = next;
+                }
+            }
+            operations.push(Operation { call, buckets: of_call, times: 1 });
+            operation_of.push(next);
         }
-        let count = keys.len();
-        let mut command = Vec::with_capacity(1 + count + buckets.len() + operations.len());
-        command.push(Argument::Number(signed(count)));
-        command.extend(keys);
-        command.extend(buckets);
-        command.extend(operations);
-        Self { keys: count, calls: indices, command }
+        let places = places(&buckets);
+        for operation in &mut operations {
+            for index in &mut operation.buckets {
+                *index = places.get(*index).copied().unwrap_or(*index);
+            }
+        }
+        Self {
+            arguments: arguments(&buckets, &places, &operations),
+            keys: buckets.len(),
+            operations,
+            operation_of,
+        }
     }
 
     /// The command that runs the script of this SHA-1.
     pub(crate) fn command(&self, sha: &str) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(sha);
-        for argument in &self.command {
+        for argument in &self.arguments {
             match argument {
-                Argument::Bytes(bytes) => command.arg(&**bytes),
+                Argument::Bytes(bytes) => command.arg(*bytes),
                 Argument::Number(number) => command.arg(*number),
             };
         }
@@ -126,21 +159,93 @@ impl Batch {
 
     /// The answers in order; `None` when the reply is not one of this script to these calls.
     pub(crate) fn answers(&self, reply: &[i64]) -> Option<Vec<Verdict>> {
-        let (lags, mut rest) = reply.split_at_checked(self.keys)?;
-        let mut answers = Vec::with_capacity(self.calls.len());
-        for indices in &self.calls {
-            let (verdict, after) = rest.split_first()?;
-            let (units, after) = after.split_at_checked(indices.len())?;
-            let level = |(units, index): (&i64, &usize)| {
-                let (units, lag) = (u64::try_from(*units).ok()?, u64::try_from(*lags.get(*index)?).ok()?);
-                Some(Level { units, lag })
-            };
-            let levels = units.iter().zip(indices).map(level).collect::<Option<Vec<_>>>()?;
-            answers.push(Verdict { allowed: *verdict == 1, levels });
+        let (behind, rest) = reply.split_first()?;
+        let (lags, mut rest) = rest.split_at_checked(usize::try_from(*behind).ok()?)?;
+        let mut told = Vec::with_capacity(self.operations.len());
+        for operation in &self.operations {
+            let (allowed, after) = rest.split_first()?;
+            let (levels, after) = after.split_at_checked(operation.buckets.len())?;
+            told.push((usize::try_from(*allowed).ok()?, levels, 0_usize));
             rest = after;
         }
-        rest.is_empty().then_some(answers)
+        if !rest.is_empty() || !(lags.is_empty() || lags.len() == self.keys) {
+            return None;
+        }
+        let mut answers = Vec::with_capacity(self.operation_of.len());
+        for index in &self.operation_of {
+            let operation = self.operations.get(*index)?;
+            let (allowed, levels, before) = told.get_mut(*index)?;
+            let charged = if operation.call.charge { (*before).min(*allowed) } else { 0 };
+            let each = operation.call.takes.iter().zip(*levels).zip(&operation.buckets);
+            let level = |((take, level), bucket): ((&Take, &i64), &usize)| {
+                let units = u64::try_from(*level).ok()?;
+                // What the calls before this one took; a limit in shadow is charged as long as it can be.
+                let possible = units.checked_div(take.cost).unwrap_or(0);
+                let times = u64::try_from(charged).ok()?.min(possible);
+                let lag = u64::try_from(lags.get(*bucket).copied().unwrap_or(0)).ok()?;
+                Some(Level { units: units - times * take.cost, lag })
+            };
+            let levels = each.map(level).collect::<Option<Vec<_>>>()?;
+            answers.push(Verdict { allowed: *before < *allowed, levels });
+            *before += 1;
+        }
+        Some(answers)
     }
+}
+
+/// Where each bucket goes among the keys: those of one quota side by side.
+fn places(buckets: &[Bucket<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..buckets.len()).collect();
+    let quota =
+        |index: &usize| buckets.get(*index).map(|bucket| (bucket.units.capacity(), bucket.units.rate()));
+    if order.windows(2).any(|pair| pair.first().map(quota) != pair.last().map(quota)) {
+        order.sort_by_key(quota);
+    }
+    let mut places = vec![0; buckets.len()];
+    for (place, index) in order.into_iter().enumerate() {
+        if let Some(of) = places.get_mut(index) {
+            *of = place;
+        }
+    }
+    places
+}
+
+/// What follows the name of the script.
+fn arguments<'a>(
+    buckets: &[Bucket<'a>],
+    places: &[usize],
+    operations: &[Operation<'a>],
+) -> Vec<Argument<'a>> {
+    let mut sorted: Vec<&Bucket<'a>> = buckets.iter().collect();
+    for (bucket, place) in buckets.iter().zip(places) {
+        if let Some(at) = sorted.get_mut(*place) {
+            *at = bucket;
+        }
+    }
+    let mut arguments = Vec::with_capacity(2 + sorted.len() + 4 * operations.len());
+    arguments.push(Argument::Number(signed(sorted.len())));
+    arguments.extend(sorted.iter().map(|bucket| Argument::Bytes(bucket.key)));
+    let quotas: Vec<&[&Bucket<'a>]> = sorted
+        .chunk_by(|a, b| (a.units.capacity(), a.units.rate()) == (b.units.capacity(), b.units.rate()))
+        .collect();
+    arguments.push(Argument::Number(signed(quotas.len())));
+    for quota in quotas {
+        if let Some(first) = quota.first() {
+            let (capacity, rate) = (first.units.capacity().cast_signed(), first.units.rate().cast_signed());
+            arguments.extend([signed(quota.len()), capacity, rate].map(Argument::Number));
+        }
+    }
+    for operation in operations {
+        let times = signed(operation.times);
+        let times = if operation.call.charge { times } else { -times };
+        arguments.extend([times, signed(operation.buckets.len())].map(Argument::Number));
+        for (take, place) in operation.call.takes.iter().zip(&operation.buckets) {
+            let place = signed(*place + 1);
+            let place = if take.shadow { -place } else { place };
+            arguments.extend([place, take.cost.cast_signed()].map(Argument::Number));
+        }
+    }
+    arguments
 }
 
 /// Counts and indices are far below 2^63.

@@ -189,15 +189,48 @@ fn a_batch_is_decided_as_its_calls_are_one_by_one() {
         let mut now = START;
         for (step, calls) in batches {
             now += step;
-            // Several calls on each of four keys, in any order.
-            let calls: Vec<Call> = calls.iter()
-                .flat_map(|(key, arrivals)| arrivals.iter().map(|(_, percent, charge)| call(&policy, *key, *percent, *charge).0))
+            // Several calls on each of four keys, in any order, some of them many times the same: those go as one.
+            let calls: Vec<Call> = calls
+                .iter()
+                .flat_map(|(key, arrivals)| arrivals.iter().map(move |arrival| (*key, arrival)))
+                .flat_map(|(key, (step, percent, charge))| {
+                    let times = usize::try_from(step.unsigned_abs() % 4).unwrap() + 1;
+                    vec![call(&policy, key, *percent, *charge).0; times]
+                })
                 .collect();
             let one_by_one: Vec<Verdict> = calls.iter().map(|call| reference::decide(&mut keys, now, call)).collect();
             prop_assert_eq!(subject.run(now, &calls), one_by_one);
             prop_assert_eq!(subject.stored(), sorted(&keys));
         }
     });
+}
+
+#[test]
+fn calls_that_are_the_same_go_as_one_only_where_nothing_comes_between() {
+    let of = |limits: &[&str], charge| Call {
+        charge,
+        takes: limits
+            .iter()
+            .map(|limit| Take {
+                key: limit.as_bytes().into(),
+                bucket: Units::new(&bucket("1/s burst 9".parse().unwrap())).unwrap(),
+                cost: 1,
+                shadow: false,
+            })
+            .collect(),
+    };
+    let (a, b, both, look) = (of(&["a"], true), of(&["b"], true), of(&["a", "b"], true), of(&["a"], false));
+    for (calls, operations) in [
+        (vec![&a, &a, &a], 1),
+        // Other buckets do not come between.
+        (vec![&a, &b, &a, &b], 2),
+        (vec![&a, &both, &a], 3),
+        (vec![&both, &a, &both, &both], 3),
+        (vec![&both, &b, &a, &both], 4),
+        (vec![&a, &look, &look, &a], 3),
+    ] {
+        assert_eq!(Batch::new(calls.iter().copied()).operations.len(), operations, "{calls:?}");
+    }
 }
 
 #[test]
