@@ -12,7 +12,9 @@
 -- full and a second. Below 2^53 a double is exact, and no number here is larger where it could matter.
 local clock = redis.call('TIME') -- once: servers before 7.2 give another time at each call
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-local tonumber, format, match, floor, ceil = tonumber, string.format, string.match, math.floor, math.ceil
+local tonumber, format, match, floor, ceil, call = tonumber, string.format, string.match, math.floor, math.ceil, redis.call
+-- Several times as fast as the other, but on a machine of 32 bits it cannot say such numbers.
+local whole = format('%d', 9007199254740991) == '9007199254740991' and '%d' or '%.0f'
 
 -- level + passed * rate, at most the capacity. A product above 2^53 may be rounded, but never to below it.
 local function refilled(level, passed, rate, capacity)
@@ -47,14 +49,14 @@ local function in_proportion(level, to, from)
 end
 
 local keys, argv = KEYS, ARGV
-local level, time, capacity_of, rate_of, spent = {}, {}, {}, {}, {}
+local level, time, capacity_of, rate_of, quota_of, spent = {}, {}, {}, {}, {}, {}
 local at, i, behind = 2, 0, false
 for _ = 1, tonumber(argv[1]) do
   local capacity, rate = tonumber(argv[at + 1]), tonumber(argv[at + 2])
-  local quota = format(' %.0f %.0f', capacity, rate)
+  local quota = ' ' .. argv[at + 1] .. ' ' .. argv[at + 2]
   for _ = 1, tonumber(argv[at]) do
     i = i + 1
-    local stored = redis.call('GET', keys[i])
+    local stored = call('GET', keys[i])
     local l, t = capacity, now
     if stored then
       local written
@@ -76,7 +78,7 @@ for _ = 1, tonumber(argv[1]) do
       -- Another quota than the one it was written under: as full in proportion.
       if c ~= capacity then l = in_proportion(l, capacity, c) end
     end
-    level[i], time[i], capacity_of[i], rate_of[i] = l, t, capacity, rate
+    level[i], time[i], capacity_of[i], rate_of[i], quota_of[i] = l, t, capacity, rate, quota
   end
   at = at + 3
 end
@@ -86,16 +88,18 @@ if behind then
   reply[1], out = #keys, 1 + #keys
   for k = 1, #keys do reply[1 + k] = time[k] - now end
 end
+local index, costs = {}, {}
 while at < last do
   local calls, buckets = tonumber(argv[at]), tonumber(argv[at + 1])
   local charge = calls > 0
   if not charge then calls = -calls end
-  local first = at + 2
-  at = first + 2 * buckets
   out = out + 1
   local verdict, allowed = out, calls
-  for a = first, at - 1, 2 do
-    local k, cost = tonumber(argv[a]), tonumber(argv[a + 1])
+  at = at + 2
+  for b = 1, buckets do
+    local k, cost = tonumber(argv[at]), tonumber(argv[at + 1])
+    at = at + 2
+    index[b], costs[b] = k, cost
     if k > 0 then
       local l = level[k]
       if l < cost then
@@ -111,9 +115,8 @@ while at < last do
   end
   reply[verdict] = allowed
   if charge and allowed > 0 then
-    for a = first, at - 1, 2 do
-      local k, cost = tonumber(argv[a]), tonumber(argv[a + 1])
-      local times = allowed
+    for b = 1, buckets do
+      local k, cost, times = index[b], costs[b], allowed
       if k < 0 then
         k = -k
         -- A limit in shadow is charged as long as it would allow it.
@@ -127,12 +130,11 @@ while at < last do
   end
 end
 
+local text = whole .. ' ' .. whole .. '%s'
 for k = 1, #keys do
   if spent[k] then
-    local capacity, rate = capacity_of[k], rate_of[k]
-    local until_full = ceil((capacity - level[k]) / rate) + time[k] - now
-    redis.call('SET', keys[k], format('%.0f %.0f %.0f %.0f', level[k], time[k], capacity, rate),
-      'PX', format('%.0f', ceil(until_full / 1000) + 1000))
+    local until_full = ceil((capacity_of[k] - level[k]) / rate_of[k]) + time[k] - now
+    call('SET', keys[k], format(text, level[k], time[k], quota_of[k]), 'PX', format(whole, ceil(until_full / 1000) + 1000))
   end
 end
 return reply
