@@ -108,7 +108,7 @@ impl Batcher {
     }
 
     /// Runs the calls as one script, again as long as it is known that it did not run. It ends by `deadline`.
-    async fn run(&self, calls: &[Arc<Call>], deadline: Instant) -> Result<Vec<Verdict>, Fault> {
+    async fn run(&self, calls: &[Arc<Call>], deadline: Instant) -> Result<Vec<Answer>, Fault> {
         let batch = Batch::new(calls.iter().map(|call| &**call));
         let mut up = self.link.up().ok_or(Fault::Down)?;
         loop {
@@ -116,8 +116,12 @@ impl Batcher {
             let fault = match reply {
                 Ok(reply) => {
                     self.link.answered();
-                    let text = "the reply is none of this script's";
-                    return batch.answers(&reply).ok_or_else(|| Fault::Refused(text.into()));
+                    let Some(verdicts) = batch.answers(&reply) else {
+                        return Err(
+                            self.told(Fault::Refused("the reply is none of this script's".into()), &up)
+                        );
+                    };
+                    return Ok(verdicts.into_iter().map(|verdict| self.of_call(verdict)).collect());
                 }
                 Err(fault) => fault,
             };
@@ -158,6 +162,15 @@ impl Batcher {
         timeout_at(deadline, up.run(&command)).await.unwrap_or(Err(Fault::Late))
     }
 
+    /// The answer to one of the calls of a script.
+    fn of_call(&self, verdict: Option<Verdict>) -> Answer {
+        verdict.ok_or_else(|| {
+            let text = "a key of the limiter holds something else, or may not be read";
+            self.link.refused(text);
+            Fault::Refused(text.into())
+        })
+    }
+
     /// Tells the link of a fault that ends a call.
     fn told(&self, fault: Fault, up: &Up) -> Fault {
         match &fault {
@@ -184,8 +197,8 @@ enum Way<'a> {
 }
 
 /// The one answer to one call.
-fn only(mut answers: Vec<Verdict>) -> Answer {
-    answers.pop().ok_or_else(|| Fault::Refused("the reply has no answer".into()))
+fn only(mut answers: Vec<Answer>) -> Answer {
+    answers.pop().unwrap_or_else(|| Err(Fault::Refused("the reply has no answer".into())))
 }
 
 /// While it lives, a caller has its call under way by itself.
@@ -218,9 +231,9 @@ impl Pump {
             }
             // Whoever has left gets no answer; that is their affair.
             match self.batcher.run(&calls, latest).await {
-                Ok(verdicts) => {
-                    for (answer, verdict) in answers.into_iter().zip(verdicts) {
-                        let _ = answer.send(Ok(verdict));
+                Ok(told) => {
+                    for (answer, told) in answers.into_iter().zip(told) {
+                        let _ = answer.send(told);
                     }
                 }
                 Err(fault) => {

@@ -6,7 +6,8 @@
 --       many buckets, and for each: its index in KEYS, the cost in units. A negative index is a limit in shadow.
 -- reply how many numbers follow of this kind: for each bucket how far the clock stands behind its last charge, in
 --       microseconds; none, if it does so for no bucket
---       then for each of the calls: how many of them are allowed, the first ones; for each bucket the level before them
+--       then for each of the calls: how many of them are allowed, the first ones, or -1 if a key of theirs holds something
+--       else; for each bucket the level before them
 --
 -- A bucket is the text "level time capacity rate". It is not there when it is full: its time to live is the time to
 -- full and a second. Below 2^53 a double is exact, and no number here is larger where it could matter.
@@ -49,22 +50,22 @@ local function in_proportion(level, to, from)
 end
 
 local keys, argv = KEYS, ARGV
-local level, time, capacity_of, rate_of, quota_of, spent = {}, {}, {}, {}, {}, {}
+local level, time, capacity_of, rate_of, quota_of, spent, foreign = {}, {}, {}, {}, {}, {}, {}
 local at, i, behind = 2, 0, false
 for _ = 1, tonumber(argv[1]) do
   local capacity, rate = tonumber(argv[at + 1]), tonumber(argv[at + 2])
   local quota = ' ' .. argv[at + 1] .. ' ' .. argv[at + 2]
   for _ = 1, tonumber(argv[at]) do
     i = i + 1
-    local stored = call('GET', keys[i])
+    -- An error of this key must not be one of all calls that came along.
+    local stored = redis.pcall('GET', keys[i])
     local l, t = capacity, now
-    if stored then
-      local written
-      l, t, written = match(stored, '^(%d+) (%d+)( %d+ %d+)$')
-      if not l then
-        return redis.error_reply('TIDEGATEFOREIGN a key of the limiter holds something else')
-      end
-      l, t = tonumber(l), tonumber(t)
+    local left, wrote, written
+    if stored and type(stored) == 'string' then
+      left, wrote, written = match(stored, '^(%d+) (%d+)( %d+ %d+)$')
+    end
+    if left then
+      l, t = tonumber(left), tonumber(wrote)
       local c, r = capacity, rate
       if written ~= quota then
         c, r = match(written, '^ (%d+) (%d+)$')
@@ -77,6 +78,8 @@ for _ = 1, tonumber(argv[1]) do
       end
       -- Another quota than the one it was written under: as full in proportion.
       if c ~= capacity then l = in_proportion(l, capacity, c) end
+    elseif stored then
+      foreign[i] = true
     end
     level[i], time[i], capacity_of[i], rate_of[i], quota_of[i] = l, t, capacity, rate, quota
   end
@@ -94,7 +97,7 @@ while at < last do
   local charge = calls > 0
   if not charge then calls = -calls end
   out = out + 1
-  local verdict, allowed = out, calls
+  local verdict, allowed, readable = out, calls, true
   at = at + 2
   for b = 1, buckets do
     local k, cost = tonumber(argv[at]), tonumber(argv[at + 1])
@@ -110,9 +113,11 @@ while at < last do
     else
       k = -k
     end
+    if foreign[k] then readable = false end
     out = out + 1
     reply[out] = level[k]
   end
+  if not readable then allowed = -1 end
   reply[verdict] = allowed
   if charge and allowed > 0 then
     for b = 1, buckets do

@@ -29,7 +29,7 @@ impl Fault {
     pub(crate) fn of(error: &RedisError) -> Self {
         match error.kind() {
             ErrorKind::Server(kind) => Self::of_server(kind, error),
-            // Codes that the client has no name for, OOM, MISCONF, NOREPLICAS, WRONGTYPE and those of the script: an error
+            // Codes that the client has no name for, OOM, MISCONF, NOREPLICAS, and the like: an error
             // in a reply. What it stopped was the first write, since all reads come before all writes.
             ErrorKind::Extension | ErrorKind::AuthenticationFailed => Self::Refused(error.to_string().into()),
             ErrorKind::Io if error.is_timeout() => Self::Late,

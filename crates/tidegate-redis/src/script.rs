@@ -157,15 +157,20 @@ impl<'a> Batch<'a> {
         command
     }
 
-    /// The answers in order; `None` when the reply is not one of this script to these calls.
-    pub(crate) fn answers(&self, reply: &[i64]) -> Option<Vec<Verdict>> {
+    /// The answers in order, each `None` when a key of the call holds something else; `None` when the reply is not one of this
+    /// script to these calls.
+    pub(crate) fn answers(&self, reply: &[i64]) -> Option<Vec<Option<Verdict>>> {
         let (behind, rest) = reply.split_first()?;
         let (lags, mut rest) = rest.split_at_checked(usize::try_from(*behind).ok()?)?;
         let mut told = Vec::with_capacity(self.operations.len());
         for operation in &self.operations {
             let (allowed, after) = rest.split_first()?;
             let (levels, after) = after.split_at_checked(operation.buckets.len())?;
-            told.push((usize::try_from(*allowed).ok()?, levels, 0_usize));
+            let allowed = match allowed {
+                -1 => None,
+                allowed => Some(usize::try_from(*allowed).ok()?),
+            };
+            told.push((allowed, levels, 0_usize));
             rest = after;
         }
         if !rest.is_empty() || !(lags.is_empty() || lags.len() == self.keys) {
@@ -175,6 +180,10 @@ impl<'a> Batch<'a> {
         for index in &self.operation_of {
             let operation = self.operations.get(*index)?;
             let (allowed, levels, before) = told.get_mut(*index)?;
+            let Some(allowed) = allowed else {
+                answers.push(None);
+                continue;
+            };
             let charged = if operation.call.charge { (*before).min(*allowed) } else { 0 };
             let each = operation.call.takes.iter().zip(*levels).zip(&operation.buckets);
             let level = |((take, level), bucket): ((&Take, &i64), &usize)| {
@@ -186,7 +195,7 @@ impl<'a> Batch<'a> {
                 Some(Level { units: units - times * take.cost, lag })
             };
             let levels = each.map(level).collect::<Option<Vec<_>>>()?;
-            answers.push(Verdict { allowed: *before < *allowed, levels });
+            answers.push(Some(Verdict { allowed: *before < *allowed, levels }));
             *before += 1;
         }
         Some(answers)

@@ -34,7 +34,7 @@ impl Subject {
     fn run(&mut self, now_us: u64, calls: &[Call]) -> Vec<Verdict> {
         let batch = Batch::new(calls.iter());
         let reply: Vec<i64> = batch.command(&self.sha).arg(now_us).query(&mut self.connection).unwrap();
-        batch.answers(&reply).unwrap()
+        batch.answers(&reply).unwrap().into_iter().map(Option::unwrap).collect()
     }
 
     /// Every bucket as it is stored.
@@ -276,4 +276,26 @@ fn a_clock_that_steps_an_hour_creates_no_more_than_the_step() {
     // And when it has come to where it was, it goes on as ever.
     assert_eq!(admitted(&mut subject, START + hour + 600_000_000 - 1), 0);
     assert_eq!(admitted(&mut subject, START + hour + 600_000_000), 1);
+}
+
+#[test]
+fn who_comes_back_when_told_is_allowed_and_not_a_microsecond_earlier() {
+    let subject = std::cell::RefCell::new(Subject::new());
+    proptest!(config(100), |(quota in quota(), spent in 1..=100_u8, wanted in 1..=100_u8, later in 0..2_000_000_u64)| {
+        let mut subject = subject.borrow_mut();
+        subject.clear();
+        let policy = Policy::from(bucket(quota));
+        let [(first, _), (call, costs)] = [spent, wanted].map(|percent| call(&policy, 0, [percent; 3], true));
+        subject.run(START, &[first]);
+        let now = START + later;
+        let [verdict] = subject.run(now, std::slice::from_ref(&call)).try_into().unwrap();
+        let answer = exact(&policy, &call.takes, &verdict, true);
+        prop_assume!(costs[0] > 0);
+        if let Some(wait) = answer.decision.retry_after() {
+            let then = now + u64::try_from(wait.as_micros()).unwrap();
+            let look = Call { charge: false, ..call };
+            prop_assert!(!subject.run(then - 1, std::slice::from_ref(&look))[0].allowed);
+            prop_assert!(subject.run(then, std::slice::from_ref(&look))[0].allowed);
+        }
+    });
 }
