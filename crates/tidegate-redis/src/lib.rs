@@ -37,6 +37,7 @@
 //!
 //! - a failover to a replica that had not yet got the last writes;
 //! - a restart without persistence, `FLUSHALL` or an eviction ([`Stats::lost_state`] counts the first, when it is noticed);
+//! - a `kill -9` with `appendfsync everysec`, if the disk is busy: the server then answers up to 2 s before it writes;
 //! - a clock of the server that is set ahead. One that is set back holds callers up until it is where it was.
 //!
 //! **Batches.** Calls that come while others are under way go together in one script, without a timer. A lone call is

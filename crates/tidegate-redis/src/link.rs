@@ -255,8 +255,9 @@ impl Up {
 
     /// Loads the script, which the server has lost.
     pub(crate) async fn load(&self, link: &Link) -> Result<(), Fault> {
+        load(&mut self.connection.clone(), &link.source).await.map_err(|error| Fault::of(&error))?;
         link.counters.loads.one();
-        load(&mut self.connection.clone(), &link.source).await.map(drop).map_err(|error| Fault::of(&error))
+        Ok(())
     }
 
     pub(crate) fn sha(&self) -> &str {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::harness::server::Server;
-use crate::harness::{policy, quota};
+use crate::harness::{policy, poll_once, quota};
 use tidegate::{Algorithm, Decision, Kind, Limit, Limiter, Mode, Policy};
 use tidegate_redis::{Made, OnFailure, SharedLimiter, Store};
 
@@ -251,22 +251,11 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let limiter = store.limiter("api", quota("1/day burst 1000"), OnFailure::Closed).unwrap();
     // Polled once, so that its call is under way, and then never again.
     let mut stuck = Box::pin(limiter.check("ann"));
-    assert!(futures_poll_once(stuck.as_mut()).await.is_none());
+    assert!(poll_once(stuck.as_mut()).await.is_none());
     for _ in 0..10 {
         assert!(limiter.check("bob").await.is_allowed());
     }
     assert!(stuck.await.is_allowed());
-}
-
-async fn futures_poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
-    let mut future = Some(future);
-    std::future::poll_fn(|context| {
-        std::task::Poll::Ready(match future.take().map(|future| future.poll(context)) {
-            Some(std::task::Poll::Ready(value)) => Some(value),
-            _ => None,
-        })
-    })
-    .await
 }
 
 // Processes.
@@ -348,19 +337,19 @@ fn bound(burst: f64, rate: f64, seconds: f64) -> u64 {
 #[test]
 fn eight_processes_of_many_callers_are_allowed_what_one_bucket_allows() {
     let server = Server::start(&[]);
-    let (allowed, seconds) = processes(&server, &["api"; 8], "1/day burst 200", 32, 500);
+    let (allowed, seconds) = processes(&server, &["api"; 8], "1/day burst 200", 32, 1000);
     assert_eq!(allowed, 200, "nothing comes back in {seconds} s");
     let (allowed, seconds) = processes(&server, &["busy"; 8], "500/s burst 200", 32, 1000);
     assert!(allowed <= bound(200.0, 500.0, seconds), "{allowed} in {seconds} s");
-    // Each process asks without a pause for a second, in which the bucket is always empty.
-    assert!(allowed + 1 >= bound(200.0, 500.0, 1.0) - 1, "{allowed} in {seconds} s");
+    // Each process asks without a pause for a second, in which the bucket is empty, but for when nobody gets to ask.
+    assert!(allowed >= bound(200.0, 500.0, 1.0) * 9 / 10, "{allowed} in {seconds} s");
 }
 
 #[test]
 fn four_copies_of_a_bucket_are_seen_to_allow_four_times_as_much() {
     // The same harness on a limiter that is not shared: the mistake that the test above must be able to see.
     let server = Server::start(&[]);
-    let (allowed, seconds) = processes(&server, &["a", "b", "c", "d"], "1/day burst 100", 8, 500);
+    let (allowed, seconds) = processes(&server, &["a", "b", "c", "d"], "1/day burst 100", 8, 2000);
     assert!(allowed > bound(100.0, 1.0 / 86_400.0, seconds), "{allowed} in {seconds} s");
     assert_eq!(allowed, 4 * 100);
 }

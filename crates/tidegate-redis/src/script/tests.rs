@@ -225,6 +225,7 @@ fn calls_that_are_the_same_go_as_one_only_where_nothing_comes_between() {
         // Other buckets do not come between.
         (vec![&a, &b, &a, &b], 2),
         (vec![&a, &both, &a], 3),
+        (vec![&both, &b, &both], 3),
         (vec![&both, &a, &both, &both], 3),
         (vec![&both, &b, &a, &both], 4),
         (vec![&a, &look, &look, &a], 3),

@@ -18,3 +18,15 @@ pub(crate) fn policy(limits: &[(&str, &str)]) -> Policy {
     };
     Policy::new(limits.iter().map(limit).collect())
 }
+
+/// Polls a future once; what it gives, if it is ready.
+pub(crate) async fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut future = Some(future);
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(match future.take().map(|future| future.poll(context)) {
+            Some(std::task::Poll::Ready(value)) => Some(value),
+            _ => None,
+        })
+    })
+    .await
+}
