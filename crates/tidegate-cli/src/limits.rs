@@ -237,6 +237,7 @@ fn text(file: fs::File) -> io::Result<String> {
 pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<LimitsFile> {
     const ADVICE: &str =
         "a limit is written as `[[limit]]`, `name = \"per-client\"`, `quota = \"10/s burst 20\"`";
+    const OF_TOOLS: &str = "what a tool costs is written as `[[tool]]`, `name = \"search\"`, `cost = 5`";
     let deserializer = toml::Deserializer::parse(text).map_err(|error| {
         Hint::error(format!("{}{}", place(name, text, error.span()), error.message()), ADVICE)
     })?;
@@ -244,9 +245,10 @@ pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<LimitsFile> {
         let path = error.path().to_string();
         let at = place(name, text, error.inner().span());
         let message = error.inner().message().to_owned();
+        let advice = if path.starts_with("tool") { OF_TOOLS } else { ADVICE };
         Hint::error(
             if path == "." { format!("{at}{message}") } else { format!("{at}`{path}`: {message}") },
-            ADVICE,
+            advice,
         )
     })?;
     if document.limit.is_empty() {

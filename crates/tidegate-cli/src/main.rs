@@ -24,6 +24,7 @@ mod upstream;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use fault::Exit;
@@ -67,7 +68,9 @@ fn main() -> ExitCode {
     });
     #[cfg(unix)]
     let command = command.mut_subcommand("run", run::without_default);
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = command.try_get_matches().map_err(advised);
+    let cli =
+        matches.and_then(|matches| Cli::from_arg_matches(&matches)).unwrap_or_else(|error| error.exit());
     let result = match cli.verb {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Explain(args) => explain::run(&args),
@@ -82,4 +85,18 @@ fn main() -> ExitCode {
         Verb::Mcp(args) => mcp::run(&args),
     };
     Exit::from(result).into()
+}
+
+/// A word that is no flag, where a command to start is meant: what lacks is the `--` before it.
+fn advised(mut error: clap::Error) -> clap::Error {
+    let takes_command = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage)) if usage.to_string().contains("-- <COMMAND>"));
+    if error.kind() == ErrorKind::UnknownArgument
+        && takes_command
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && !word.starts_with('-')
+    {
+        let tip = format!("write `--` before the command, as in `-- {word}`");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }

@@ -1,4 +1,4 @@
-//! `tidegate mcp`: limits on the tool calls of an MCP server, as a proxy on its standard input and output.
+//! `tidegate mcp`: limits on the tool calls of an MCP server, as a proxy on its standard input and output, or over HTTP.
 
 mod answer;
 mod charges;
@@ -33,14 +33,18 @@ use shared::SharedBudget;
 
 /// Limit the tool calls that go to an MCP server, as a proxy in front of it
 ///
-/// COMMAND is started with its standard input and output through this proxy; put both in place of COMMAND into the
-/// configuration of an agent. With --listen and --upstream it speaks HTTP on both sides. Only `tools/call` is limited: a call that must wait does so in a line, and one that cannot
-/// start in time is answered with a tool result that says how long to wait. Everything else passes byte for byte, and so
-/// does all if no limit is given. It ends when the server ends, with its exit code; signals go on to it.
+/// In the configuration of an agent, put `tidegate mcp`, the limits and `--` before the command that starts the server.
+/// With --listen and --upstream it speaks HTTP on both sides.
+///
+/// Only `tools/call` is limited: a call that must wait does so in a line, and one that cannot start in time is answered
+/// with a tool result that says how long to wait. Everything else passes byte for byte, and so does all if no limit is
+/// given. It ends when the server ends, with its exit code; signals go on to it.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "tidegate mcp [OPTIONS] -- <COMMAND>...\n       \
+                      tidegate mcp [OPTIONS] --listen <ADDRESS> --upstream <URL>")]
 pub(crate) struct Args {
     /// How fast tools may be called, all together: 2/s, "10/min burst 3"
-    #[arg(long, value_name = "QUOTA", help_heading = "Limit")]
+    #[arg(long, visible_alias = "quota", value_name = "QUOTA", help_heading = "Limit")]
     limit: Option<Quota>,
 
     /// Calls that can come at once when nobody called for a while [default: the count of the limit]
@@ -51,8 +55,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = above_zero, help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 
-    /// Share --limit and --max-in-flight with all that name the same budget, `tidegate run` too: a name of your own, or a
-    /// path, which has a `/` in it. A budget that is there keeps its quota, so --limit can be left out
+    /// Share --limit and --max-in-flight with all that name the same budget, `tidegate run` too
+    ///
+    /// A name of your own, or a path, which has a `/` in it. A name is a file in $XDG_STATE_HOME/tidegate, or in
+    /// ~/.local/state/tidegate. A budget that is there keeps its quota, so --limit can be left out.
     #[arg(long, value_name = "NAME", help_heading = "Limit")]
     budget: Option<OsString>,
 
@@ -60,8 +66,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Limit")]
     limits: Option<PathBuf>,
 
-    /// What a call of a tool takes of each limit, in place of 1: a number, or `args.NAME` for what that argument says. In
-    /// TOOL, a * stands for any text. May be given several times; the first that fits counts
+    /// What a call of a tool takes of each limit, in place of 1: search=5, "render_*=args.pages"
+    ///
+    /// A number, or `args.NAME` for what that argument says. In TOOL, a * stands for any text. Can be given several times;
+    /// the first that fits counts.
     #[arg(long, value_name = "TOOL=COST", value_parser = cost, help_heading = "Limit")]
     cost: Vec<ToolCost>,
 
@@ -77,28 +85,28 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = time, help_heading = "Waiting")]
     max_wait: Duration,
 
+    /// The longest message, in MiB; as much may wait in the line
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = mebibytes, help_heading = "Waiting")]
+    max_message: u64,
+
     /// Limit nothing; count and log what the limits would have held up
-    #[arg(long)]
+    #[arg(long, help_heading = "Watching")]
     dry_run: bool,
 
-    /// Append a line of JSON for each tool call to a file, which `tidegate simulate` and `fit` read
-    #[arg(long, value_name = "FILE")]
+    /// Append a line of JSON for each tool call to a file, from which `tidegate fit` and `simulate` find a limit
+    #[arg(long, value_name = "FILE", help_heading = "Watching")]
     log: Option<PathBuf>,
-
-    /// The longest message, in MiB; as much may wait in the line
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = mebibytes)]
-    max_message: u64,
 
     /// Serve MCP over HTTP at this address instead, in front of the server at --upstream; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", value_parser = crate::http_server::address::listen, requires = "upstream", conflicts_with = "command", help_heading = "HTTP")]
     listen: Option<SocketAddr>,
 
     /// The MCP server behind --listen: http://HOST:PORT/PATH or https://HOST:PORT/PATH
-    #[arg(long, value_name = "URL", requires = "listen", help_heading = "HTTP")]
+    #[arg(long, value_name = "URL", requires = "listen", conflicts_with = "command", help_heading = "HTTP")]
     upstream: Option<String>,
 
-    /// The MCP server to start
-    #[arg(last = true, required_unless_present = "listen", value_name = "COMMAND")]
+    /// The command that starts the MCP server and its arguments, after `--`
+    #[arg(last = true, required_unless_present_any = ["listen", "upstream"], value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 

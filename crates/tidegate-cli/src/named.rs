@@ -3,12 +3,14 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
+use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use tidegate::budget::BudgetError;
 use tidegate::{Budget, Quota};
 
 use crate::fault::Hint;
@@ -27,7 +29,7 @@ pub(crate) fn open(name: &OsStr, quota: Option<Quota>, places: Option<NonZeroU64
     let budget = match quota {
         Some(quota) => {
             make_folder(name, &path)?;
-            Budget::open(&path, quota)?
+            Budget::open(&path, quota).map_err(advised)?
         }
         None if !path.exists() => {
             return Err(Hint::error(
@@ -35,12 +37,32 @@ pub(crate) fn open(name: &OsStr, quota: Option<Quota>, places: Option<NonZeroU64
                 "add its limit, such as --limit 2/s, and it is made",
             ));
         }
-        None => Budget::open_existing(&path)?,
+        None => Budget::open_existing(&path).map_err(advised)?,
     };
     Ok(match places {
-        Some(max) => budget.with_max_in_flight(max)?,
+        Some(max) => budget.with_max_in_flight(max).map_err(advised)?,
         None => budget,
     })
+}
+
+/// A fault of a budget, where the library's own words name what a program can do and a person at a prompt cannot.
+fn advised(error: BudgetError) -> anyhow::Error {
+    const OR: &str = "name another budget; to change this one, delete the file when nobody uses it";
+    match error {
+        BudgetError::OtherQuota { path, stored, asked } => Hint::error(
+            format!("the budget `{}` has the limit `{stored}` and not `{asked}`", path.display()),
+            format!("leave --limit out, since the budget keeps its own, or {OR}"),
+        ),
+        BudgetError::OtherMaxInFlight { path, stored, asked } => Hint::error(
+            format!("the budget `{}` has {stored} places in flight and not {asked}", path.display()),
+            format!("write --max-in-flight {stored}, or {OR}"),
+        ),
+        BudgetError::Io { source, path, action } if source.kind() == io::ErrorKind::NotFound => Hint::error(
+            format!("cannot {action} `{}`: {source}", path.display()),
+            "make the folder that it is to be in, or write a name without a `/`",
+        ),
+        other => other.into(),
+    }
 }
 
 /// Reads a number of places in flight that a budget can have.

@@ -161,6 +161,7 @@ impl FromStr for Limit {
             Ok(_) => Ok(Self::Count(text.to_owned())),
             Err(QuotaError::ZeroRate) => Err(BadNumber::Zero),
             Err(QuotaError::Negative { .. }) => Err(BadNumber::Negative),
+            Err(_) if text.parse::<Quota>().is_ok() => Err(BadNumber::WithBurst),
             Err(
                 QuotaError::NotANumber { .. } | QuotaError::Trailing { .. } | QuotaError::UnknownUnit { .. },
             ) => Err(BadNumber::NotANumber),
@@ -175,6 +176,8 @@ enum BadNumber {
     Zero,
     Negative,
     NotANumber,
+    /// A whole quota.
+    WithBurst,
     Quota(QuotaError),
 }
 
@@ -184,6 +187,9 @@ impl fmt::Display for BadNumber {
             Self::Zero => f.write_str("0 never allows anything; write a number above 0, such as 0.5"),
             Self::Negative => f.write_str("a limit is above 0; write for example 5 or 0.5"),
             Self::NotANumber => f.write_str("not a number; write for example 5, 0.5 or 2/s"),
+            Self::WithBurst => f.write_str(
+                "that is a limit with its burst; give the burst by --burst, or all of it by --quota",
+            ),
             Self::Quota(error) => error.fmt(f),
         }
     }
@@ -320,7 +326,7 @@ mod tests {
             ),
             (
                 &["--limit", "10/s burst 3"],
-                "error: invalid value '10/s burst 3' for '--limit <N>': not a number; write for example 5, 0.5 or 2/s",
+                "error: invalid value '10/s burst 3' for '--limit <N>': that is a limit with its burst; give the burst by --burst, or all of it by --quota",
             ),
             (
                 &["--limit", "ten"],

@@ -162,3 +162,33 @@ fn wrong_use_is_one_line_that_says_what_to_do() {
         assert!(ended.err.starts_with(&format!("error: {error}")), "{arguments}: {}", ended.err);
     }
 }
+
+#[test]
+fn a_budget_that_has_other_numbers_says_what_can_be_done_at_a_prompt() {
+    let folder = Folder::new("other");
+    let made = ["--budget", "./a", "--limit", "2/s", "--max-in-flight", "4", "--", "true"];
+    assert_eq!(folder.run(&made).status, Some(0));
+    for (flags, error, hint) in [
+        (
+            "--budget ./a --limit 3/s",
+            "/a` has the limit `2/s` and not `3/s`",
+            "leave --limit out, since the budget keeps its own, or name another budget; to change this one, delete the file when nobody uses it",
+        ),
+        (
+            "--budget ./a --max-in-flight 3",
+            "/a` has 4 places in flight and not 3",
+            "write --max-in-flight 4, or name another budget; to change this one, delete the file when nobody uses it",
+        ),
+        (
+            "--budget no/where --limit 2/s",
+            "/no/where`: No such file or directory (os error 2)",
+            "make the folder that it is to be in, or write a name without a `/`",
+        ),
+    ] {
+        let words: Vec<&str> = flags.split(' ').chain(["--", "true"]).collect();
+        let ended = folder.run(&words);
+        let (first, second) = ended.err.split_once('\n').unwrap();
+        assert!(ended.status == Some(2) && first.ends_with(error), "{flags}: {}", ended.err);
+        assert_eq!(second, format!("hint: {hint}\n"), "{flags}");
+    }
+}

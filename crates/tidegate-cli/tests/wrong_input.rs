@@ -55,6 +55,8 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         ("burst", "burst = 5"),
         ("twice", "[[limit]]\nname = \"a\"\nquota = \"1/s\""),
         ("duplicate", "quota = \"1/s\""),
+        ("tool-cost", "[[tool]]\nname = \"render\"\ncost = \"pages\""),
+        ("key-client", "key = \"client-ip\""),
     ] {
         let text = format!("[[limit]]\nname = \"a\"\nquota = \"1/s\"\n{lines}\n");
         fs::write(folder.join(format!("{name}.toml")), text).unwrap();
@@ -367,7 +369,51 @@ const ROWS: &[(&str, &str)] = &[
     ("hint --body nothing", "cannot read `nothing`: No such file"),
     ("hint --body folder.svg", "cannot read `folder.svg`: Is a directory"),
     ("hint more", "unexpected argument 'more' found"),
+    // mcp
+    ("mcp", "the following required arguments were not provided:"),
+    (
+        "mcp --limit 2 -- cat",
+        "invalid value '2' for '--limit <QUOTA>': the quota `2` does not say per what time",
+    ),
+    ("mcp --burst 3 -- cat", "the following required arguments were not provided:"),
+    ("mcp --listen 127.0.0.1:0", "the following required arguments were not provided:"),
+    (
+        "mcp --upstream http://127.0.0.1:1/mcp -- cat",
+        "the argument '--upstream <URL>' cannot be used with '[COMMAND]...'",
+    ),
+    (
+        "mcp --listen 127.0.0.1:0 --upstream ftp://127.0.0.1/mcp",
+        "--upstream ftp://127.0.0.1/mcp: not an http:// or https:// address",
+    ),
+    ("mcp --cost render -- cat", "invalid value 'render' for '--cost <TOOL=COST>': not a tool and its cost"),
+    (
+        "mcp --cost render=pages -- cat",
+        "invalid value 'render=pages' for '--cost <TOOL=COST>': `pages` is no",
+    ),
+    ("mcp --limits nowhere.toml -- cat", "cannot read the limits file `nowhere.toml`"),
+    ("mcp --limits tool-cost.toml -- cat", "tool-cost.toml:6: `tool[0].cost`: `pages` is no cost"),
+    (
+        "mcp --limits key-client.toml -- cat",
+        "key-client.toml: limit `a` has the key `client-ip`, which a tool",
+    ),
+    ("mcp --log no/where -- cat", "cannot write the log `no/where`"),
 ];
+
+#[test]
+fn what_lacks_is_named_and_not_something_else() {
+    let table = |name: &str| format!("hint: {name}, ");
+    for (command, tip) in [
+        ("mcp cat", "  tip: write `--` before the command, as in `-- cat`".to_owned()),
+        ("run --each date -u", "  tip: write `--` before the command, as in `-- date`".to_owned()),
+        ("mcp --limits tool-cost.toml -- cat", table("what a tool costs is written as `[[tool]]`")),
+        ("mcp --limits burst.toml -- cat", table("a limit is written as `[[limit]]`")),
+    ] {
+        let stderr = String::from_utf8(run(command).stderr).unwrap();
+        assert!(stderr.lines().any(|line| line.starts_with(&tip)), "{command}: {stderr}");
+    }
+    // No command can be meant here.
+    assert!(!String::from_utf8(run("serve more").stderr).unwrap().contains("tip:"));
+}
 
 #[test]
 fn each_is_said_in_one_clear_line_and_nothing_is_done() {
