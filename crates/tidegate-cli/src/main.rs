@@ -19,6 +19,8 @@ mod report;
 mod run;
 mod serve;
 mod simulate;
+#[cfg(unix)]
+mod store;
 mod trace_args;
 mod upstream;
 

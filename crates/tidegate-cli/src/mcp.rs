@@ -24,12 +24,13 @@ use crate::fault::{Hint, Outcome, tell};
 use crate::limits::LimitsFile;
 use crate::limits::tools::{Cost, ToolCost};
 use crate::quota_args::{above_zero, time, whole, whole_within};
+use crate::store::{StoreBudget, WithoutStore};
 use charges::{Charges, Method};
 use desk::Desk;
 use limits::Rule;
 use line::{Line, Room};
 use log::Log;
-use shared::SharedBudget;
+use shared::{FileBudget, SharedBudget};
 
 /// Limit the tool calls that go to an MCP server, as a proxy in front of it
 ///
@@ -58,9 +59,14 @@ pub(crate) struct Args {
     /// Share --limit and --max-in-flight with all that name the same budget, `tidegate run` too
     ///
     /// A name of your own, or a path, which has a `/` in it. A name is a file in $XDG_STATE_HOME/tidegate, or in
-    /// ~/.local/state/tidegate. A budget that is there keeps its quota, so --limit can be left out.
+    /// ~/.local/state/tidegate. A budget that is there keeps its quota, so --limit can be left out. With
+    /// redis://HOST:PORT#NAME it is a bucket on a Redis or Valkey server, for several machines.
     #[arg(long, value_name = "NAME", help_heading = "Limit")]
     budget: Option<OsString>,
+
+    /// What happens to calls while the server of --budget redis://… does not answer
+    #[arg(long, value_name = "HOW", requires = "budget", value_enum, help_heading = "Limit")]
+    without_store: Option<WithoutStore>,
 
     /// More limits, those of a TOML file: for each tool, for groups of tools, for each session, for all
     #[arg(long, value_name = "FILE", help_heading = "Limit")]
@@ -167,10 +173,19 @@ impl Args {
             (quota, _) => quota,
         };
         let mut rules = match &self.budget {
+            Some(url) if StoreBudget::is_meant(url) => {
+                if self.max_in_flight.is_some() {
+                    return Err(crate::store::no_places());
+                }
+                let budget = StoreBudget::open(url, quota, self.without_store)?;
+                let quota = quota.unwrap_or(budget.quota());
+                let name = budget.name().to_owned();
+                vec![Rule::of_budget(&name, quota, SharedBudget::Store(budget))]
+            }
             Some(name) => {
                 let budget = crate::named::open(name, quota, self.max_in_flight)?;
                 let (quota, places) = (budget.quota()?, budget.max_in_flight()?);
-                let shared = SharedBudget::new(budget, places.map(NonZeroU64::get));
+                let shared = SharedBudget::File(FileBudget::new(budget, places.map(NonZeroU64::get)));
                 vec![Rule::of_budget(&name.to_string_lossy(), quota, shared)]
             }
             None => Rule::of_flags(quota, self.max_in_flight).into_iter().collect(),

@@ -17,6 +17,7 @@ use tidegate::{Gate, Quota};
 
 use crate::fault::{Hint, Outcome, tell};
 use crate::quota_args::{QuotaArgs, above_zero, time};
+use crate::store::{StoreBudget, WithoutStore};
 use signals::Signals;
 use turn::{Late, Turns};
 
@@ -36,6 +37,10 @@ pub(crate) struct Args {
     /// so --limit can be left out.
     #[arg(long, value_name = "NAME")]
     budget: Option<OsString>,
+
+    /// What happens to commands while the server of --budget redis://… does not answer
+    #[arg(long, value_name = "HOW", requires = "budget", value_enum)]
+    without_store: Option<WithoutStore>,
 
     /// What one run of the command costs
     #[arg(long, value_name = "N", default_value = "1", value_parser = above_zero)]
@@ -148,6 +153,13 @@ impl Args {
         }
         let quota = if self.quota.has_rate() { Some(self.quota.quota()?) } else { None };
         let turns = match &self.budget {
+            Some(url) if StoreBudget::is_meant(url) => {
+                if self.max_in_flight.is_some() && !self.each {
+                    return Err(crate::store::no_places());
+                }
+                let budget = StoreBudget::open(url, quota, self.without_store)?;
+                Turns::of_store(budget, self.cost.get(), self.max_wait)
+            }
             Some(name) => {
                 let budget = crate::named::open(name, quota, self.max_in_flight)?;
                 Turns::of_budget(budget, name.to_string_lossy().into_owned(), self.cost.get(), self.max_wait)

@@ -1,13 +1,59 @@
-//! The budget of `--budget`: a file that all processes of the machine share which name it.
+//! The budget of `--budget`: a file that all processes of the machine share which name it, or a bucket on a server that
+//! those of many machines share.
 
 use std::cell::RefCell;
 
 use tidegate::budget::{BudgetError, Place};
 use tidegate::{Budget, Decision};
 
-/// A budget in a file, as the line asks it.
+use crate::store::StoreBudget;
+
+/// A budget, as the line asks it. It is asked under the lock of the line: a file takes microseconds, a server what a round trip
+/// takes, and when it does not answer, its deadline until the breaker opens.
 #[derive(Debug)]
-pub(crate) struct SharedBudget {
+pub(crate) enum SharedBudget {
+    File(FileBudget),
+    Store(StoreBudget),
+}
+
+impl SharedBudget {
+    /// Why it could not be asked.
+    pub(crate) fn fault(&self) -> String {
+        match self {
+            Self::File(budget) => budget.fault.borrow().clone().unwrap_or_default(),
+            Self::Store(_) => String::new(),
+        }
+    }
+
+    /// What it would answer now.
+    pub(crate) fn look(&self, cost: u64) -> Result<Decision, Broken> {
+        match self {
+            Self::File(budget) => budget.noted(budget.budget.peek(cost)),
+            Self::Store(budget) => Ok(budget.look_blocking(cost)),
+        }
+    }
+
+    /// Whether a place in flight is free.
+    pub(crate) fn has_place(&self) -> Result<bool, Broken> {
+        match self {
+            Self::File(budget) => budget.has_place(),
+            Self::Store(_) => Ok(true),
+        }
+    }
+
+    /// Takes a place and the tokens, both or none.
+    pub(crate) fn take(&self, cost: u64) -> Taken {
+        match self {
+            Self::File(budget) => budget.take(cost),
+            Self::Store(budget) if budget.check_blocking(cost).is_allowed() => Taken::Charged(None),
+            Self::Store(_) => Taken::Nothing,
+        }
+    }
+}
+
+/// A budget in a file.
+#[derive(Debug)]
+pub(crate) struct FileBudget {
     budget: Budget,
     /// How many places in flight it has, if it has some.
     places: Option<u64>,
@@ -27,29 +73,17 @@ pub(crate) enum Taken {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Broken;
 
-impl SharedBudget {
+impl FileBudget {
     pub(crate) const fn new(budget: Budget, places: Option<u64>) -> Self {
         Self { budget, places, fault: RefCell::new(None) }
     }
 
-    /// Why it could not be asked.
-    pub(crate) fn fault(&self) -> String {
-        self.fault.borrow().clone().unwrap_or_default()
-    }
-
-    /// What it would answer now.
-    pub(crate) fn look(&self, cost: u64) -> Result<Decision, Broken> {
-        self.noted(self.budget.peek(cost))
-    }
-
-    /// Whether a place in flight is free.
-    pub(crate) fn has_place(&self) -> Result<bool, Broken> {
+    fn has_place(&self) -> Result<bool, Broken> {
         let Some(places) = self.places else { return Ok(true) };
         self.noted(self.budget.running()).map(|running| running < places)
     }
 
-    /// Takes a place and the tokens, both or none.
-    pub(crate) fn take(&self, cost: u64) -> Taken {
+    fn take(&self, cost: u64) -> Taken {
         let place = if self.places.is_some() {
             match self.noted(self.budget.enter()) {
                 Ok(Some(place)) => Some(place),

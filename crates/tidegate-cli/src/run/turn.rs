@@ -11,6 +11,7 @@ use tidegate::gate::{Permit, Refused};
 use tidegate::{Budget, Decision, Gate, Quota};
 
 use crate::fault::Hint;
+use crate::store::StoreBudget;
 
 /// The longest sleep in one go. The runtime's clock stands still in suspend and the budget's goes on, so a wait is looked
 /// at again at least this often; asking costs some microseconds.
@@ -34,6 +35,7 @@ pub(super) struct Turns {
 enum Source {
     Gate(Gate),
     Budget { budget: Box<Budget>, name: String },
+    Store(Box<StoreBudget>),
 }
 
 /// What is held while the command runs.
@@ -81,10 +83,15 @@ impl Turns {
         Self { source: Source::Budget { budget: Box::new(budget), name }, cost, max_wait }
     }
 
+    pub(super) fn of_store(budget: StoreBudget, cost: u64, max_wait: Option<Duration>) -> Self {
+        Self { source: Source::Store(Box::new(budget)), cost, max_wait }
+    }
+
     /// The quota of the budget.
     pub(super) fn quota(&self) -> anyhow::Result<Quota> {
         match &self.source {
             Source::Budget { budget, .. } => Ok(budget.quota()?),
+            Source::Store(budget) => Ok(budget.quota()),
             Source::Gate(_) => Err(Hint::error("no limit is given", "add one, such as --limit 2/s")),
         }
     }
@@ -101,7 +108,16 @@ impl Turns {
                     Err(refused) => Err(refused.into()),
                 }
             }
-            Source::Budget { budget, .. } => self.in_budget(budget).await,
+            Source::Budget { budget, .. } => {
+                let started = Instant::now();
+                match self.place(budget, started).await? {
+                    Ok(place) => self.tokens(started, place, async || Ok(budget.check_n(self.cost)?)).await,
+                    Err(late) => Ok(Err(late)),
+                }
+            }
+            Source::Store(budget) => {
+                self.tokens(Instant::now(), None, async || Ok(budget.check(self.cost).await)).await
+            }
         }
     }
 
@@ -114,6 +130,7 @@ impl Turns {
         let place = match &self.source {
             Source::Gate(_) => String::new(),
             Source::Budget { name, .. } => format!(" in budget {}", crate::report::text::one_line(name)),
+            Source::Store(budget) => format!(" in budget {}", crate::report::text::one_line(budget.name())),
         };
         let started = Instant::now();
         let line = line();
@@ -133,17 +150,15 @@ impl Turns {
         }
     }
 
-    /// First a place in flight, then the tokens: a place can be given back, and tokens cannot.
+    /// A place in flight; `None` if nobody asked for places in this budget.
     ///
-    /// The place is held during the wait for the tokens. Who waits with it keeps nobody from running, as without tokens
-    /// nobody can.
-    async fn in_budget(&self, budget: &Budget) -> Turn {
-        let started = Instant::now();
-        let place = loop {
+    /// It is taken before the tokens: a place can be given back, and tokens cannot. Who waits for tokens with it keeps
+    /// nobody from running, as without tokens nobody can.
+    async fn place(&self, budget: &Budget, started: Instant) -> anyhow::Result<Result<Option<Place>, Late>> {
+        loop {
             match budget.enter() {
-                Ok(Some(place)) => break Some(place),
-                // Nobody asked for places in this budget.
-                Err(BudgetError::NoPlaces { .. }) => break None,
+                Ok(Some(place)) => return Ok(Ok(Some(place))),
+                Err(BudgetError::NoPlaces { .. }) => return Ok(Ok(None)),
                 Ok(None) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -154,9 +169,18 @@ impl Turns {
                     tokio::time::sleep(left.min(LOOK)).await;
                 }
             }
-        };
+        }
+    }
+
+    /// Asks for the tokens until they are there.
+    async fn tokens(
+        &self,
+        started: Instant,
+        place: Option<Place>,
+        check: impl AsyncFn() -> anyhow::Result<Decision>,
+    ) -> Turn {
         loop {
-            let decision = budget.check_n(self.cost)?;
+            let decision = check().await?;
             let wait = match decision {
                 Decision::Allowed { .. } => return Ok(Ok(Held::Place(place))),
                 Decision::Rejected { .. } => decision.retry_after().unwrap_or_default(),

@@ -4,7 +4,7 @@ use tidegate::Budget;
 use tidegate_core::Quota;
 
 use super::*;
-use crate::mcp::shared::SharedBudget;
+use crate::mcp::shared::{FileBudget, SharedBudget};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -146,7 +146,7 @@ fn budget(name: &str, quota: &str, places: Option<u64>) -> (Rule, Budget) {
             None => budget,
         }
     };
-    (Rule::of_budget(name, quota, SharedBudget::new(open(), places)), open())
+    (Rule::of_budget(name, quota, SharedBudget::File(FileBudget::new(open(), places))), open())
 }
 
 #[test]
