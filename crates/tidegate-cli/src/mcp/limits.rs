@@ -123,6 +123,11 @@ impl Rule {
         self.key.contains(&Part::Session)
     }
 
+    /// Whether all calls have one state.
+    pub(crate) fn is_for_all_together(&self) -> bool {
+        self.key.is_empty()
+    }
+
     /// What tells the states of this limit apart.
     pub(crate) fn key(&self, subject: &Subject) -> Box<str> {
         let part = |part: &Part| match part {
