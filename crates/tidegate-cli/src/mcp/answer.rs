@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::charges::Method;
+use super::desk::Gone;
 use super::frame::Asked;
 use super::limits::Rule;
 use super::line::{Refusal, Why};
@@ -126,11 +127,15 @@ pub(crate) const fn reason(why: Why) -> &'static str {
     }
 }
 
-/// A call that did not start since the server has ended.
-pub(crate) fn server_ended(asked: &Asked) -> Vec<u8> {
+/// A call that did not start before somebody has ended.
+pub(crate) fn unserved(asked: &Asked, gone: Gone) -> Vec<u8> {
+    let who = match gone {
+        Gone::Server => "the MCP server",
+        Gone::Proxy => "the proxy in front of the MCP server",
+    };
     let error = json!({
         "code": INTERNAL,
-        "message": format!("the MCP server ended before the call of {} started; not executed", called(asked)),
+        "message": format!("{who} ended before the call of {} started; not executed", called(asked)),
         "data": {"executed": false},
     });
     line(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.raw_id))
