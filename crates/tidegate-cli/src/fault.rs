@@ -16,6 +16,10 @@ pub(crate) enum Outcome {
     /// The status of a command that was run, or one that says why it was not.
     #[cfg(unix)]
     Status(u8),
+    /// The signal that ended the command, or its wait. The process ends by it as well: a shell, `xargs` and others look at
+    /// that to tell whether somebody wants the rest to stop too.
+    #[cfg(unix)]
+    Signal(i32),
 }
 
 /// An error with advice: the text of the error, and below it what to do.
@@ -58,6 +62,11 @@ impl From<Exit> for ExitCode {
             Ok(Outcome::CheckFailed) => Self::from(1),
             #[cfg(unix)]
             Ok(Outcome::Status(status)) => Self::from(status),
+            #[cfg(unix)]
+            Ok(Outcome::Signal(signal)) => {
+                end_by(signal);
+                Self::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+            }
             Err(error) if is_broken_pipe(&error) => Self::SUCCESS,
             Err(error) => {
                 print(&error);
@@ -65,6 +74,20 @@ impl From<Exit> for ExitCode {
             }
         }
     }
+}
+
+/// Ends this process by a signal. Returns where that cannot be: signals do not end the first process of a container, and
+/// those of real time have no name here.
+#[cfg(unix)]
+fn end_by(signal: i32) {
+    use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
+    if getpid().is_init() {
+        return;
+    }
+    // The memory of the command is what somebody may want to look at, and not ours.
+    let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    let _ = setrlimit(Resource::Core, limit);
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
 
 /// A reader that stops reading (`| head`) is not a fault.

@@ -85,7 +85,7 @@ pub(crate) struct Args {
 const EXIT_STATUS: &str = "\
 Exit status, without --each:
   that of the command, or
-  128+N  signal N ended the command, or ended the wait for the turn
+  128+N  as a shell shows it: signal N ended the command, or the wait for the turn, and this by the same signal
   126    the command cannot be executed
   127    the command was not found
   75     the turn does not come within --max-wait; the command was not run and nothing was charged
@@ -93,7 +93,7 @@ Exit status, without --each:
 With --each:
   0      all commands ended with 0
   123    some did not
-  128+N  signal N stopped the run
+  128+N  as a shell shows it: signal N stopped the run, and this by the same signal
   126, 127, 75, 2 as above; the run stops there";
 
 /// When a command is run again.

@@ -13,6 +13,7 @@ mod single;
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -81,6 +82,7 @@ impl Drop for Folder {
 #[derive(Debug)]
 struct Ended {
     status: Option<i32>,
+    signal: Option<i32>,
     out: String,
     err: String,
 }
@@ -89,6 +91,7 @@ impl Ended {
     fn new(output: &Output) -> Self {
         Self {
             status: output.status.code(),
+            signal: output.status.signal(),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::charges::Method;
+use super::desk::Gone;
 use super::frame::Asked;
 use super::limits::Rule;
 use super::line::{Refusal, Why};
@@ -65,10 +66,7 @@ pub(crate) fn refused(asked: &Asked, rules: &[Rule], refusal: &Refusal, waited: 
 
 /// What the model reads.
 fn words(asked: &Asked, rule: Option<&Rule>, why: Why, waited: Duration, seconds: u64) -> String {
-    let tool = match asked.method {
-        Method::CallTool => format!("tool {}", asked.subject.tool),
-        other => other.name().to_owned(),
-    };
+    let tool = called(asked);
     let name = rule.map_or("", |rule| &rule.name);
     let limit = rule.map_or_else(
         || "the line".to_owned(),
@@ -109,6 +107,14 @@ fn words(asked: &Asked, rule: Option<&Rule>, why: Why, waited: Duration, seconds
     }
 }
 
+/// What was called, for the model.
+fn called(asked: &Asked) -> String {
+    match asked.method {
+        Method::CallTool => format!("tool {}", asked.subject.tool),
+        other => other.name().to_owned(),
+    }
+}
+
 /// The word for a refusal in `_meta` and in the log.
 pub(crate) const fn reason(why: Why) -> &'static str {
     match why {
@@ -121,11 +127,15 @@ pub(crate) const fn reason(why: Why) -> &'static str {
     }
 }
 
-/// A call that did not start since the server has ended.
-pub(crate) fn server_ended(asked: &Asked) -> Vec<u8> {
+/// A call that did not start before somebody has ended.
+pub(crate) fn unserved(asked: &Asked, gone: Gone) -> Vec<u8> {
+    let who = match gone {
+        Gone::Server => "the MCP server",
+        Gone::Proxy => "the proxy in front of the MCP server",
+    };
     let error = json!({
         "code": INTERNAL,
-        "message": format!("the MCP server ended before the call of tool {} started; not executed", asked.subject.tool),
+        "message": format!("{who} ended before the call of {} started; not executed", called(asked)),
         "data": {"executed": false},
     });
     line(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.raw_id))
@@ -145,7 +155,7 @@ pub(crate) fn of_http(id: &str, status: u16) -> Vec<u8> {
 pub(crate) fn batch() -> Vec<u8> {
     let error = json!({
         "code": INVALID,
-        "message": "tool calls in a batch cannot be limited, so none of it was passed on; send each in a line of its own",
+        "message": "tool calls in a batch cannot be limited, so none of it was passed on; send each by itself",
     });
     line(&format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#))
 }

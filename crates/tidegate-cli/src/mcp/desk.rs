@@ -99,6 +99,14 @@ pub(crate) enum Todo<R> {
     Nothing,
 }
 
+/// Who ended before a call could start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    Server,
+    /// Over HTTP the proxy ends alone.
+    Proxy,
+}
+
 #[derive(Debug)]
 pub(crate) struct Desk<R> {
     line: Line<Call<R>>,
@@ -108,13 +116,13 @@ pub(crate) struct Desk<R> {
     log: Log,
     /// Whether an answer that says how long to wait holds up calls.
     learns: bool,
-    /// No call starts any more: the server or the client has gone.
-    closed: bool,
+    /// Who has gone, so that no call starts any more.
+    closed: Option<Gone>,
 }
 
 impl<R: Clone> Desk<R> {
     pub(crate) fn new(line: Line<Call<R>>, log: Log, learns: bool) -> Self {
-        Self { line, places: HashMap::new(), cancelled: HashMap::new(), log, learns, closed: false }
+        Self { line, places: HashMap::new(), cancelled: HashMap::new(), log, learns, closed: None }
     }
 
     /// Whether a call may have to wait or be refused.
@@ -149,8 +157,8 @@ impl<R: Clone> Desk<R> {
         if self.knows(&id) {
             return Todo::Forward(call.caller, call.message);
         }
-        if self.closed {
-            let answer = self.unserved(&call, now);
+        if let Some(gone) = self.closed {
+            let answer = self.unserved(&call, now, gone);
             return Todo::Answer(call.caller, answer);
         }
         let (subject, cost, bytes) = (call.asked.subject.clone(), call.asked.cost, call.message.len());
@@ -226,14 +234,14 @@ impl<R: Clone> Desk<R> {
     }
 
     /// No call starts any more; the answers for those that wait.
-    pub(crate) fn close(&mut self, now: u64) -> Vec<(R, Vec<u8>)> {
-        self.closed = true;
+    pub(crate) fn close(&mut self, now: u64, gone: Gone) -> Vec<(R, Vec<u8>)> {
+        self.closed = Some(gone);
         let waiting = self.line.drain();
         waiting
             .into_iter()
             .map(|call| {
                 self.places.remove(&call.id());
-                let answer = self.unserved(&call, now);
+                let answer = self.unserved(&call, now, gone);
                 (call.caller, answer)
             })
             .collect()
@@ -292,9 +300,9 @@ impl<R: Clone> Desk<R> {
         Todo::Answer(call.caller, answer)
     }
 
-    fn unserved(&mut self, call: &Call<R>, now: u64) -> Vec<u8> {
+    fn unserved(&mut self, call: &Call<R>, now: u64, gone: Gone) -> Vec<u8> {
         self.note(now, call, Decision::Unserved, None);
-        answer::server_ended(&call.asked)
+        answer::unserved(&call.asked, gone)
     }
 
     /// Writes down a call that did not start.

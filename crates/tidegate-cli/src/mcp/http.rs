@@ -4,8 +4,8 @@
 //! no answer yet; if it asked for progress, the answer begins as an event stream. The place in flight of a call comes
 //! free with the answer in the stream, or with its end.
 //!
-//! **A client that goes away** takes its call along: one that waits is as if it had never come, for the request to the server of one that
-//! runs the connection is closed, as it would be without a proxy, and its place comes free after a grace.
+//! **A client that goes away** takes its call along. One that waits is as if it had never come. The request to the server of
+//! one that runs is closed, as it would be without a proxy, and its place comes free after a grace.
 
 mod events;
 mod hall;

@@ -56,29 +56,23 @@ impl Rule {
         if quota.is_none() && max_in_flight.is_none() {
             return None;
         }
-        let kind = if quota.is_some() { Kind::TokenBucket } else { Kind::Unlimited };
-        Some(Self {
-            name: OF_FLAGS.into(),
-            mode: Mode::Enforce,
-            kind,
-            max_in_flight,
-            budget: None,
-            quota,
-            key: Vec::new(),
-            tools: Vec::new(),
-            overrides: HashMap::new(),
-        })
+        Some(Self { max_in_flight, ..Self::of_all(OF_FLAGS, quota) })
     }
 
     /// The limit of `--budget`: its places are in the budget.
     pub(crate) fn of_budget(name: &str, quota: Quota, budget: SharedBudget) -> Self {
+        Self { budget: Some(budget), ..Self::of_all(name, Some(quota)) }
+    }
+
+    /// One limit of all calls together.
+    fn of_all(name: &str, quota: Option<Quota>) -> Self {
         Self {
             name: name.into(),
             mode: Mode::Enforce,
-            kind: Kind::TokenBucket,
+            kind: if quota.is_some() { Kind::TokenBucket } else { Kind::Unlimited },
             max_in_flight: None,
-            budget: Some(budget),
-            quota: Some(quota),
+            budget: None,
+            quota,
             key: Vec::new(),
             tools: Vec::new(),
             overrides: HashMap::new(),
@@ -127,6 +121,11 @@ impl Rule {
     /// Whether sessions have states of their own.
     pub(crate) fn tells_sessions_apart(&self) -> bool {
         self.key.contains(&Part::Session)
+    }
+
+    /// Whether all calls have one state.
+    pub(crate) fn is_for_all_together(&self) -> bool {
+        self.key.is_empty()
     }
 
     /// What tells the states of this limit apart.

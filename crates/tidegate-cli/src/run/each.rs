@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::output::{Output, Printed, Stream};
 use super::program::{self, CannotStart, cannot_start};
-use super::signals::{self, Signals, To, pass_on};
+use super::signals::{Signals, To, pass_on};
 use super::turn::{Held, Late, Turn, Turns, line};
 use super::{Retries, not_in_time};
 use crate::fault::{Outcome, tell};
@@ -153,7 +153,7 @@ pub(super) async fn run(
     let written = tokio::select! {
         biased;
         written = output.finish() => written,
-        signal = signals.next() => return Ok(Outcome::Status(signals::status(signal))),
+        signal = signals.next() => return Ok(Outcome::Signal(signal.as_raw())),
     };
     let outcome = tally.outcome(stop, is_exact);
     written?;
@@ -265,7 +265,7 @@ impl Tally {
             tell(&format!("tidegate run: stopped, {at_least}{} not started", self.not_started));
         }
         match stop {
-            Stop::Signal(signal) => Ok(Outcome::Status(signals::status(signal))),
+            Stop::Signal(signal) => Ok(Outcome::Signal(signal.as_raw())),
             Stop::Late(late) => Ok(not_in_time(&late)),
             Stop::CannotStart(fault) => Ok(fault.tell()),
             Stop::Fault(fault) => Err(fault),

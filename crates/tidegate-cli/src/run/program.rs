@@ -108,6 +108,11 @@ pub(super) fn status(end: ExitStatus) -> u8 {
     status.and_then(|status| u8::try_from(status).ok()).unwrap_or(u8::MAX)
 }
 
+/// The end of a run that has no other end than its command.
+pub(super) fn outcome(end: ExitStatus) -> Outcome {
+    end.signal().map_or_else(|| Outcome::Status(status(end)), Outcome::Signal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,11 +41,6 @@ impl Signals {
     }
 }
 
-/// The status of a run that a signal ended.
-pub(super) fn status(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
-}
-
 /// Whether the process was started with this signal ignored, where the system tells.
 fn is_ignored(signal: Signal) -> bool {
     let told = fs::read_to_string("/proc/self/status").unwrap_or_default();

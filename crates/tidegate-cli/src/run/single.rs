@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::program::{self, cannot_start};
-use super::signals::{self, Signals, To, is_from_terminal, pass_on};
+use super::signals::{Signals, To, is_from_terminal, pass_on};
 use super::turn::Turns;
 use super::{Retries, not_in_time};
 use crate::fault::Outcome;
@@ -20,7 +20,7 @@ pub(super) async fn run(
         let turn = tokio::select! {
             biased;
             // What waits was not charged.
-            signal = signals.next() => return Ok(Outcome::Status(signals::status(signal))),
+            signal = signals.next() => return Ok(Outcome::Signal(signal.as_raw())),
             turn = turns.shown() => turn?,
         };
         // A place in flight is held until the command has ended.
@@ -44,10 +44,9 @@ pub(super) async fn run(
                 }
             }
         };
-        let status = program::status(end);
         // Who was told to stop does not begin anew.
-        if signalled || !retries.again(status, again) {
-            return Ok(Outcome::Status(status));
+        if signalled || !retries.again(program::status(end), again) {
+            return Ok(program::outcome(end));
         }
         again += 1;
     }

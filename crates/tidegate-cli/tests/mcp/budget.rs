@@ -66,5 +66,5 @@ fn a_budget_that_cannot_be_opened_is_an_error() {
     assert_eq!(Client::start(&["--budget", &path, "--limit", "2/s"], &["true"]).end().code, 0);
     let other = Client::start(&["--budget", &path, "--limit", "3/s"], &["true"]).end();
     assert_eq!(other.code, 2);
-    assert!(other.stderr.contains("has the quota `2/s` and not `3/s`"), "{}", other.stderr);
+    assert!(other.stderr.contains("has the limit `2/s` and not `3/s`"), "{}", other.stderr);
 }

@@ -154,7 +154,7 @@ fn a_signal_stops_the_run_and_goes_to_those_that_run() {
     let ended = Ended::new(&child.wait_with_output().unwrap());
     let mut out: Vec<&str> = ended.out.lines().collect();
     out.sort_unstable();
-    assert_eq!((ended.status, out), (Some(130), vec!["got 1", "got 2"]), "{}", ended.err);
+    assert_eq!((ended.signal, out), (Some(2), vec!["got 1", "got 2"]), "{}", ended.err);
     assert!(ended.err.contains("2 of 2 commands failed"), "{}", ended.err);
     assert!(ended.err.ends_with("tidegate run: stopped, 8 not started\n"), "{}", ended.err);
 }

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::mcp::charges::Charges;
-use crate::mcp::desk::{Call, CallId, Desk, Scope, Todo};
+use crate::mcp::desk::{Call, CallId, Desk, Gone, Scope, Todo};
 use crate::mcp::frame::Asked;
 
 /// What a caller hears: its progress every 5 s, and one end.
@@ -106,7 +106,7 @@ impl Hall {
 
     /// No call starts any more, and those that wait are answered.
     pub(super) fn close(&self) {
-        for (caller, answer) in self.desk().close(self.clock.now_ns()) {
+        for (caller, answer) in self.desk().close(self.clock.now_ns(), Gone::Proxy) {
             let _ = caller.send(Told::Answer(answer));
         }
     }

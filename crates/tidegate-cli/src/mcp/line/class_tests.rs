@@ -135,6 +135,28 @@ fn sessions_that_nobody_misses_make_room_for_others() {
     assert!(join(&mut line, 2 * SECOND, "0/x") != Ok(true), "it still runs");
 }
 
+#[test]
+fn strangers_who_share_a_class_are_under_the_limit_of_all_with_the_others() {
+    let most = classes::MAX_CLASSES;
+    let mut line = line(&format!(
+        "
+        [[limit]]
+        name = \"each\"
+        key = \"session\"
+        quota = \"5 per 1h\"
+        [[limit]]
+        name = \"all\"
+        quota = \"1 per 1h burst {}\"",
+        most + 1
+    ));
+    for session in 0..most {
+        assert_eq!(join(&mut line, 0, &format!("{session}/x")), Ok(true));
+    }
+    assert_eq!(join(&mut line, 0, "new/x"), Ok(true));
+    let refused = join(&mut line, 0, "newer/x").unwrap_err();
+    assert_eq!((refused.limit, refused.why), (Some(1), Why::Late));
+}
+
 fn budget(name: &str, quota: &str, places: Option<u64>) -> (Rule, Budget) {
     let path = std::env::temp_dir().join(format!("tidegate-line-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);

@@ -108,8 +108,15 @@ pub(super) struct Classes {
 
 impl Classes {
     pub(super) fn new(rules: &[Rule]) -> Self {
-        let overflow = rules.iter().enumerate().map(|(number, rule)| Cell::new(number, rule, "".into()));
+        // The class of all that find no other is one of those that use each of them.
+        let overflow = rules
+            .iter()
+            .enumerate()
+            .map(|(number, rule)| Cell { classes: 1, ..Cell::new(number, rule, "".into()) });
         let cells: Vec<Cell> = overflow.collect();
+        // A limit of all together has one cell, of which strangers take like others.
+        let together = rules.iter().enumerate().filter(|(_, rule)| rule.is_for_all_together());
+        let by_key = together.map(|(number, _)| ((number, "".into()), number)).collect();
         let class = Class {
             subject: Subject::default(),
             cells: (0..cells.len()).map(Some).collect(),
@@ -121,7 +128,7 @@ impl Classes {
             slots: vec![class],
             free: Vec::new(),
             cells,
-            by_key: HashMap::new(),
+            by_key,
             free_cells: Vec::new(),
             closed: HashMap::new(),
             tells_sessions_apart: rules.iter().any(Rule::tells_sessions_apart),

@@ -13,7 +13,7 @@ use tidegate::clock::Clock;
 
 use crate::mcp::answer;
 use crate::mcp::charges::Charges;
-use crate::mcp::desk::{Call, CallId, Desk, Scope, Todo};
+use crate::mcp::desk::{Call, CallId, Desk, Gone, Scope, Todo};
 use crate::mcp::frame::{self, Asked, Id, Message};
 use crate::mcp::learn;
 
@@ -161,7 +161,7 @@ impl Shared {
 
     /// No call starts any more, and those that wait are answered.
     pub(crate) fn close(&self) {
-        let answers = self.desk().close(self.clock.now_ns());
+        let answers = self.desk().close(self.clock.now_ns(), Gone::Server);
         let _ = to_client(&together(answers));
         self.changed.notify_all();
     }
