@@ -33,7 +33,7 @@ pub use lender::{Ask, Lender, Lent, Loan, Returned};
 use core::time::Duration;
 
 use crate::Quota;
-use crate::arithmetic::{div_down, narrow, product};
+use crate::arithmetic::{div_down, div_up, narrow, product};
 
 /// The shortest time to live between machines: a few calls to a store. Shorter leases would be dead on arrival.
 const MIN_TTL_NS: u64 = 20_000_000;
@@ -78,7 +78,7 @@ impl Terms {
     ///
     /// let quota: Quota = "1000/s".parse()?;
     /// let terms = Terms::within(quota, 50).expect("50 tokens are 50 ms");
-    /// assert_eq!((terms.ttl(), terms.chunk(), terms.overshoot(quota, 1000)), (Duration::from_millis(50), 25, 50));
+    /// assert_eq!((terms.ttl(), terms.chunk(), terms.overshoot(quota, 1000, 1)), (Duration::from_millis(50), 25, 50));
     /// assert_eq!(Terms::within(quota, 19), None);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
@@ -92,12 +92,12 @@ impl Terms {
 
     /// The most that `workers` workers allow beyond one bucket of `quota`, rounded up: `min(r·τ, W·q)`.
     ///
-    /// A worker holds more than [`Self::chunk`] only where a single call costs more; then that cost is `q`.
+    /// `q` is [`Self::chunk`], or `most_cost`, the cost of the dearest call, where that is more.
     #[must_use]
-    pub fn overshoot(&self, quota: Quota, workers: u64) -> u64 {
+    pub fn overshoot(&self, quota: Quota, workers: u64, most_cost: u64) -> u64 {
         let (token, rate) = quota.units();
-        let earned = crate::arithmetic::div_up(product(self.ttl_ns, rate.get()), token);
-        narrow(earned.min(product(self.chunk, workers)))
+        let earned = div_up(product(self.ttl_ns, rate.get()), token);
+        narrow(earned.min(product(self.chunk.max(most_cost), workers)))
     }
 
     /// How long a worker may spend what it got: `τ`.

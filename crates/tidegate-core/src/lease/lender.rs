@@ -35,7 +35,8 @@ pub struct Returned {
 /// Tokens lent, charged to the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loan {
-    /// How many. 0 if nobody waits and the bucket is too low for a chunk.
+    /// How many. Fewer than what waits if the bucket is empty with them: the calls that they do not pay, in their order,
+    /// are rejected. 0 if nobody waits and the bucket is too low for a chunk.
     pub tokens: u64,
     /// When, on the clock of the bucket.
     pub lent_at: u64,
