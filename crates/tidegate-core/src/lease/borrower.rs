@@ -38,9 +38,14 @@ pub struct Borrower {
     new: Held,
     /// Tokens that a lease should bring beside what waits.
     chunk: u64,
-    /// What was spent since the last ask.
+    /// What was spent since the last ask, but for the calls that it was for.
     spent: u64,
-    asked_at: u64,
+    /// What those calls have not spent yet.
+    owed: u64,
+    asked_at: Option<u64>,
+    /// The pace: what was spent, in `1/SCALE` tokens, and in which time, both fading.
+    demand: u64,
+    time: u64,
     under_way: Option<UnderWay>,
     /// Until when, and from which cost on, the bucket has said that it cannot pay.
     refused: (u64, u64),
@@ -79,7 +84,9 @@ impl Borrower {
                 && (old == 0 || self.old.lease.spend(now, old))
         };
         if paid {
-            self.spent = self.spent.saturating_add(cost);
+            let owed = self.owed.min(cost);
+            self.owed = self.owed.saturating_sub(owed);
+            self.spent = self.spent.saturating_add(cost.saturating_sub(owed));
         }
         paid
     }
@@ -141,17 +148,19 @@ impl Borrower {
                 }
             }
             Err(Decision::Rejected { retry_after, .. }) => {
+                self.owed = 0;
                 // The bucket was asked later than this: an ask that is sent then does not come too early.
                 let until = asked_at.saturating_add(narrow(retry_after.as_nanos()));
                 self.refused = (until, under_way.first);
             }
-            Err(_) => {}
+            Err(_) => self.owed = 0,
         }
     }
 
     /// The answer did not come in time. If the bucket lent something, it is lost.
     pub fn give_up(&mut self) {
         self.under_way = None;
+        self.owed = 0;
     }
 
     /// When to give back what is left, if it is not spent before: after three quarters of the time to live, that it
@@ -177,7 +186,7 @@ impl Borrower {
         let tokens = held.lease.at(now);
         if tokens > held.lent / 2 {
             // More than half comes back: so much is not needed.
-            self.chunk /= 2;
+            self.demand /= 2;
         }
         (tokens > 0).then_some(Returned { tokens, lent_at: held.lent_at })
     }
@@ -188,26 +197,29 @@ impl Borrower {
         self.old.lease.at(now).saturating_add(self.new.lease.at(now))
     }
 
-    /// Sizes the chunk by what was spent and what waits: as much as the horizon needs at that pace. Half of the chunk is
-    /// what was learned before, and it doubles where it did not last.
+    /// Sizes the chunk by what was spent and what waits: as much as the horizon needs at that pace, or twice as much as
+    /// before where that did not last so long. The last asks count a quarter less each; a pause counts as four horizons.
+    ///
+    /// The quotient of two sums, and not the mean of quotients: two calls that come together by chance are no pace.
     fn learn(&mut self, terms: &Terms, now: u64, waiting: u64) {
         let horizon = terms.horizon_ns();
-        let elapsed = now.saturating_sub(self.asked_at);
-        let demand = self.spent.saturating_add(waiting);
-        self.chunk = if waiting > 0 && elapsed < horizon {
-            self.chunk.saturating_mul(2).max(demand)
-        } else {
-            // An early ask comes after three quarters of a chunk: sooner than in half a horizon is no pace to trust.
-            let over = elapsed.max(horizon / 2).max(1);
-            let pace = narrow(product(demand, horizon).checked_div(u128::from(over)).unwrap_or(0));
-            if pace < self.chunk {
-                self.chunk.midpoint(pace)
-            } else {
-                self.chunk.saturating_add(pace.saturating_sub(self.chunk).div_ceil(2))
-            }
-        };
+        let pause = horizon.saturating_mul(4);
+        let elapsed = self.asked_at.map_or(pause, |asked_at| now.saturating_sub(asked_at));
+        let fresh = self.spent.saturating_add(waiting).saturating_mul(SCALE);
+        self.demand = fade(self.demand).saturating_add(fresh);
+        self.time = fade(self.time).saturating_add(elapsed.min(pause));
+        let over = product(self.time.max(horizon).max(1), SCALE);
+        let pace = narrow(product(self.demand, horizon).checked_div(over).unwrap_or(0));
+        let did_not_last = waiting > 0 && elapsed < horizon;
+        self.chunk = if did_not_last { pace.max(self.chunk.saturating_mul(2)) } else { pace };
         self.chunk = self.chunk.min(terms.chunk);
-        self.spent = 0;
-        self.asked_at = now;
+        (self.spent, self.owed, self.asked_at) = (0, waiting, Some(now));
     }
+}
+
+/// Parts of a token in which a pace is counted, so that it does not fade away in whole ones.
+const SCALE: u64 = 256;
+
+const fn fade(sum: u64) -> u64 {
+    sum.saturating_sub(sum / 4)
 }
