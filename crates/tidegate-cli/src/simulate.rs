@@ -99,9 +99,9 @@ struct LimiterArgs {
     #[arg(long, value_name = "N", value_parser = above_zero, requires = "service_time", help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 
-    /// How many workers the requests go to, in turn
-    #[arg(long, value_name = "N", value_parser = above_zero, help_heading = "Limit")]
-    workers: Option<NonZeroU64>,
+    /// How many workers the requests go to, in turn; with several numbers, such as 1,10,100, there are rows for each
+    #[arg(long, value_name = "N", value_parser = above_zero, value_delimiter = ',', help_heading = "Limit")]
+    workers: Vec<NonZeroU64>,
 
     /// How the workers share a limit: copied, split, shared or leased; may be repeated [default: copied, split, shared]
     #[arg(long, value_name = "HOW", requires = "workers", value_parser = rows::parse_share, help_heading = "Limit")]

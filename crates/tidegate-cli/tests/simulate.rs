@@ -142,3 +142,19 @@ fn each_key_has_leases_of_its_own() {
         }
     }
 }
+
+#[test]
+fn several_numbers_of_workers_have_rows_each_and_a_plot_over_them() {
+    let plot = file("workers.svg", "");
+    let args = ["--quota", "1000/s", "--limiter", "token-bucket", "--max-overshoot", "10%", "--plot", &plot];
+    let report =
+        json(&[&args[..], &["--workers", "1,100", "--share", "leased", "--share", "shared"]].concat());
+    let names: Vec<_> =
+        report["results"].as_array().unwrap().iter().map(|row| row["limiter"].as_str().unwrap()).collect();
+    let expected = ["leased, 1 worker", "shared, 1 worker", "leased, 100 workers", "shared, 100 workers"];
+    assert_eq!(names, expected.map(|name| format!("token-bucket {name}")));
+    let plot = fs::read_to_string(plot).unwrap();
+    for text in ["workers", "beyond one bucket", "calls to the store", "leased", "shared"] {
+        assert!(plot.contains(text), "{text}");
+    }
+}

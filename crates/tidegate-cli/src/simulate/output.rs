@@ -91,9 +91,9 @@ fn text(report: &Report, args: &Args, out: &mut dyn Write) -> io::Result<()> {
         if leases {
             cells.push(tally.over.unwrap_or(0).to_string());
             cells.push(tally.leases.map_or(0, |leases| leases.lost).to_string());
-            let store = row.store.unwrap_or(Store { calls: 0, workers: 1 });
-            cells.push(store.calls.to_string());
-            cells.push(per_worker(store, report.source.arrivals().span()));
+            cells.push(row.store.map_or(0, |store| store.calls).to_string());
+            let span = report.source.arrivals().span();
+            cells.push(row.store.map_or_else(String::new, |store| per_worker(store, span)));
         }
         table.row(&cells);
     }

@@ -57,8 +57,8 @@ pub(super) struct Plan {
     what: What,
     /// The most cost that the limits promise to allow in the worst window, where they promise it for all keys together.
     bound: Option<u128>,
-    /// How the workers share the limit.
-    share: Option<Share>,
+    /// How the workers share the limit, and how many they are.
+    sharing: Option<(Share, usize)>,
 }
 
 /// What a row runs.
@@ -87,6 +87,8 @@ pub(super) struct Row {
 /// The calls to a shared store in a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Store {
+    /// How the workers share the limit.
+    pub(super) share: Share,
     /// All of them.
     pub(super) calls: u64,
     /// How many workers made them.
@@ -142,20 +144,25 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
     // The gate comes last, as the one row that has callers.
     let gates = plans.split_off(0);
     for kind in kinds {
-        let Some(workers) = args.limiter.workers else {
+        if args.limiter.workers.is_empty() {
             plans.push(plan_of_kind(kind, None, quota, args)?);
-            continue;
-        };
-        let workers = usize::try_from(workers.get()).unwrap_or(usize::MAX);
-        if workers > 10_000 {
-            return Err(Hint::error(
-                format!("{workers} workers are too many to simulate"),
-                "write at most 10000",
-            ));
         }
         let shares = if args.limiter.share.is_empty() { &Share::ALL[..] } else { &args.limiter.share };
-        for share in shares {
-            plans.push(plan_of_kind(kind, Some((*share, workers)), quota, args)?);
+        for workers in &args.limiter.workers {
+            let workers = usize::try_from(workers.get()).unwrap_or(usize::MAX);
+            if workers > 10_000 {
+                return Err(Hint::error(
+                    format!("{workers} workers are too many to simulate"),
+                    "write at most 10000",
+                ));
+            }
+            for share in shares {
+                let mut plan = plan_of_kind(kind, Some((*share, workers)), quota, args)?;
+                if args.limiter.workers.len() > 1 {
+                    plan.name.push_str(&format!(", {workers} worker{}", if workers == 1 { "" } else { "s" }));
+                }
+                plans.push(plan);
+            }
         }
     }
     plans.extend(gates);
@@ -164,7 +171,7 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
 
 /// One budget for all keys, and a line in which callers wait for it and for a place in flight.
 fn plan_of_gate(quota: Quota, args: &Args) -> anyhow::Result<Plan> {
-    if args.limiter.workers.is_some() {
+    if !args.limiter.workers.is_empty() {
         return Err(Hint::error(
             "a gate is one line for all callers",
             "leave out --workers or --limiter gate",
@@ -175,7 +182,7 @@ fn plan_of_gate(quota: Quota, args: &Args) -> anyhow::Result<Plan> {
         args.limiter.queue.map_or(GATE_QUEUE, |queue| usize::try_from(queue).unwrap_or(usize::MAX));
     let gate = Gate { algorithm, max_waiting, max_wait: args.limiter.max_wait };
     let bound = algorithm.bound(half_open(args.worst_window));
-    Ok(Plan { name: "gate".to_owned(), what: What::Gate(gate), bound, share: None })
+    Ok(Plan { name: "gate".to_owned(), what: What::Gate(gate), bound, sharing: None })
 }
 
 fn plan_of_kind(
@@ -224,8 +231,7 @@ fn plan_of_kind(
         let bounds = limits.iter().flatten().map(|sim| sim.limit.algorithm.bound(window));
         bounds.reduce(|sum, bound| Some(sum?.saturating_add(bound?))).flatten()
     };
-    let share = sharing.map(|(share, _)| share);
-    Ok(Plan { name, what: What::Workers(Workers { limits }), bound, share })
+    Ok(Plan { name, what: What::Workers(Workers { limits }), bound, sharing })
 }
 
 /// Workers that lease. What they promise depends on the dearest call, which is known when the trace is read.
@@ -239,7 +245,7 @@ fn plan_of_leases(kind: Kind, workers: usize, quota: Quota, args: &Args) -> anyh
     }
     let leased = limiter.leases.leased(kind, quota, workers, args.seed)?;
     let name = format!("{} {}", kind.name(), Share::Leased.name());
-    Ok(Plan { name, what: What::Leased(leased), bound: None, share: Some(Share::Leased) })
+    Ok(Plan { name, what: What::Leased(leased), bound: None, sharing: Some((Share::Leased, workers)) })
 }
 
 /// The longest closed interval inside a half-open window.
@@ -288,7 +294,12 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
             max_in_flight: read.max_in_flight,
         })
         .collect();
-    Ok(Plan { name: "all limits".to_owned(), what: What::Workers(Workers::one(limits)), bound, share: None })
+    Ok(Plan {
+        name: "all limits".to_owned(),
+        what: What::Workers(Workers::one(limits)),
+        bound,
+        sharing: None,
+    })
 }
 
 /// The keys that have another quota. A trace has one key field, so that a key of several parts is none of its keys.
@@ -351,7 +362,7 @@ fn check_states(plans: &[Plan], arrivals: &Arrivals) -> anyhow::Result<()> {
 fn compare(
     row: &mut Row,
     what: &What,
-    share: Option<Share>,
+    sharing: Option<(Share, usize)>,
     args: &Args,
     arrivals: &Arrivals,
 ) -> anyhow::Result<()> {
@@ -360,6 +371,7 @@ fn compare(
         Costs::One => 1,
         Costs::Each(costs) => costs.iter().copied().max().unwrap_or(0),
     };
+    let share = sharing.map(|(share, _)| share);
     let mut calls = if share == Some(Share::Shared) { arrivals.len() as u64 } else { 0 };
     if let What::Leased(leased) = what {
         let overshoot = u128::from(leased.promised(most_cost));
@@ -372,7 +384,7 @@ fn compare(
     } else if row.name.starts_with(Kind::TokenBucket.name()) && share != Some(Share::Copied) {
         row.overshoot = Some(0);
     }
-    row.store = args.limiter.workers.map(|workers| Store { calls, workers: workers.get() });
+    row.store = sharing.map(|(share, workers)| Store { share, calls, workers: workers as u64 });
     Ok(())
 }
 
@@ -399,7 +411,7 @@ pub(super) fn run(
         done += requests;
         let mut row = Row { name: plan.name, tally, bound: plan.bound, overshoot: None, store: None };
         if args.limiter.has_leases() {
-            compare(&mut row, &plan.what, plan.share, args, arrivals)?;
+            compare(&mut row, &plan.what, plan.sharing, args, arrivals)?;
         }
         rows.push(row);
     }
