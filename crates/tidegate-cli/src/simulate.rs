@@ -1,6 +1,7 @@
 //! `tidegate simulate`: try limits on generated or recorded traffic, in virtual time.
 
 mod chart;
+mod leases;
 mod output;
 mod rows;
 
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidegate_core::Quota;
-use tidegate_sim::{Arrivals, Pattern, PatternSettings, Settings, Trace, arrivals_of};
+use tidegate_sim::{Arrivals, OneBucket, Pattern, PatternSettings, Settings, Share, Trace, arrivals_of};
 
 use crate::fault::{Hint, Outcome};
 use crate::quota_args::{QuotaArgs, above_zero, in_words, parse_rate, time, time_above_zero, whole};
@@ -98,13 +99,23 @@ struct LimiterArgs {
     #[arg(long, value_name = "N", value_parser = above_zero, requires = "service_time", help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 
-    /// How many workers the requests go to, in turn
-    #[arg(long, value_name = "N", value_parser = above_zero, help_heading = "Limit")]
-    workers: Option<NonZeroU64>,
+    /// How many workers the requests go to, in turn; with several numbers, such as 1,10,100, there are rows for each
+    #[arg(long, value_name = "N", value_parser = above_zero, value_delimiter = ',', help_heading = "Limit")]
+    workers: Vec<NonZeroU64>,
 
-    /// How the workers share a limit: copied, split or shared; may be repeated [default: all three]
+    /// How the workers share a limit: copied, split, shared or leased; may be repeated [default: copied, split, shared]
     #[arg(long, value_name = "HOW", requires = "workers", value_parser = rows::parse_share, help_heading = "Limit")]
-    share: Vec<tidegate_sim::Share>,
+    share: Vec<Share>,
+
+    #[command(flatten)]
+    leases: leases::LeaseArgs,
+}
+
+impl LimiterArgs {
+    /// Whether a row leases: then every row is compared with one bucket.
+    fn has_leases(&self) -> bool {
+        self.share.contains(&Share::Leased)
+    }
 }
 
 /// Runs `simulate`.
@@ -131,6 +142,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         max_in_flight: args.limiter.max_in_flight,
         by_key: args.by_key,
         bins: if args.plot.is_some() { chart::bins(source.arrivals()) } else { 0 },
+        one_bucket: args
+            .limiter
+            .has_leases()
+            .then(|| OneBucket { quota, per_key: args.traffic.key.is_some() }),
     };
     let report = rows::run(plan, source, args, &settings)?;
     output::print(&report, args)?;

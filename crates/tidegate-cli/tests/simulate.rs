@@ -96,3 +96,65 @@ fn a_key_with_a_quota_of_its_own_has_it_in_a_simulation_too() {
     let report = json(&args);
     assert_eq!((&report["results"][0]["allowed"], &report["results"][0]["rejected"]), (&7.into(), &9.into()));
 }
+
+#[test]
+fn leases_show_what_they_promise_what_they_allow_and_what_they_ask() {
+    let args = ["--pattern", "poisson", "--rate", "2000", "--quota", "1000/s", "--limiter", "token-bucket"];
+    let shares = ["--workers", "10", "--share", "copied", "--share", "leased", "--share", "shared"];
+    let bad =
+        ["--store-loss", "2%", "--crash-every", "50ms", "--store-delay", "4ms", "--max-overshoot", "10%"];
+    let report = json(&[&args[..], &shares, &bad].concat());
+    let [copied, leased, shared] = [0, 1, 2].map(|row| &report["results"][row]);
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
+    // The network and the crashes are in the leases alone.
+    assert_eq!((number(shared, "over"), number(shared, "store_calls")), (0, number(&report, "requests")));
+    assert!(number(copied, "over") > 1000);
+    assert_eq!(number(copied, "store_calls"), 0);
+    assert_eq!(leased["leases"]["overshoot"], 100);
+    assert_eq!(leased["bound"], 1000 + 999 + 100);
+    assert!(number(leased, "over") <= 100);
+    assert!(number(leased, "store_calls") > 0);
+    assert_eq!(leased["leases"]["crashes"], 59);
+    assert!(number(&leased["leases"], "lost_answers") > 0 && number(&leased["leases"], "lost") > 0);
+    assert!(number(&leased["leases"], "unanswered") > 0);
+    assert!(shared.get("leases").is_none());
+
+    // Another seed is another run, and the same one the same.
+    let seeded = |seed| json(&[&args[..], &shares, &bad, &["--seed", seed]].concat());
+    assert_eq!(seeded("1"), report);
+    assert_ne!(seeded("2")["results"][1]["leases"], report["results"][1]["leases"]);
+}
+
+#[test]
+fn each_key_has_leases_of_its_own() {
+    let calls: Vec<(u64, &str)> = (0..50).flat_map(|at| [(at, "a"), (at, "b"), (at, "b")]).collect();
+    let trace = file("leases.jsonl", &trace(&calls));
+    let args = ["--trace", &trace, "--time", "t", "--time-unit", "ms", "--key", "k", "--by-key"];
+    let limit = ["--quota", "100/s burst 20", "--limiter", "token-bucket", "--workers", "2"];
+    let leases = ["--share", "leased", "--share", "shared", "--max-overshoot", "4"];
+    let report = json(&[&args[..], &limit, &leases].concat());
+    for row in [0, 1] {
+        let row = &report["results"][row];
+        assert_eq!(row["bound"], Value::Null);
+        for key in row["by_key"].as_array().unwrap() {
+            let allowed = key["allowed"].as_u64().unwrap();
+            assert!((20..=28).contains(&allowed), "{row}");
+        }
+    }
+}
+
+#[test]
+fn several_numbers_of_workers_have_rows_each_and_a_plot_over_them() {
+    let plot = file("workers.svg", "");
+    let args = ["--quota", "1000/s", "--limiter", "token-bucket", "--max-overshoot", "10%", "--plot", &plot];
+    let report =
+        json(&[&args[..], &["--workers", "1,100", "--share", "leased", "--share", "shared"]].concat());
+    let names: Vec<_> =
+        report["results"].as_array().unwrap().iter().map(|row| row["limiter"].as_str().unwrap()).collect();
+    let expected = ["leased, 1 worker", "shared, 1 worker", "leased, 100 workers", "shared, 100 workers"];
+    assert_eq!(names, expected.map(|name| format!("token-bucket {name}")));
+    let plot = fs::read_to_string(plot).unwrap();
+    for text in ["workers", "beyond one bucket", "calls to the store", "leased", "shared"] {
+        assert!(plot.contains(text), "{text}");
+    }
+}

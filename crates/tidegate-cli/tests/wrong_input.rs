@@ -139,6 +139,29 @@ const ROWS: &[(&str, &str)] = &[
     ("simulate --workers -1", "invalid value '-1' for '--workers <N>': not a whole number from 1 to"),
     ("simulate --workers 20000", "20000 workers are too many to simulate"),
     ("simulate --workers 4 --limit 3 --share split", "count 3 cannot be split among 4 workers"),
+    ("simulate --workers 4 --share leased", "a lease is a part of a bucket, and none has none"),
+    ("simulate --workers 4 --store-delay 1ms", "--store-delay is about leases, and no row has them"),
+    (
+        "simulate --workers 4 --share leased --limiter token-bucket",
+        "an overshoot of 0 tokens is 0s of the rate, and a lease has to live for 20ms",
+    ),
+    (
+        "simulate --workers 4 --share leased --limiter token-bucket --max-overshoot 1 --store-delay 50ms",
+        "an overshoot of 1 tokens is 100ms of the rate, and a lease has to live for 150ms",
+    ),
+    (
+        "simulate --workers 4 --share leased --limiter token-bucket --max-overshoot 1 --service-time 1s",
+        "how long calls run is not simulated with leases",
+    ),
+    (
+        "simulate --workers 4 --share leased --max-overshoot -1",
+        "invalid value '-1' for '--max-overshoot <TOKENS>': write a whole number of tokens",
+    ),
+    (
+        "simulate --workers 4 --share leased --store-loss 101%",
+        "invalid value '101%' for '--store-loss <PERCENT>': write a part from 0% to 100%",
+    ),
+    ("simulate --max-overshoot 5%", "the following required arguments were not provided:"),
     (
         "simulate --workers 4 --share half",
         "invalid value 'half' for '--share <HOW>': write one of copied, split",

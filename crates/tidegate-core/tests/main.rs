@@ -7,6 +7,7 @@ mod exhaustive;
 #[cfg(test)]
 mod known_failures;
 mod lease;
+mod lease_adversary;
 #[cfg(test)]
 mod mission;
 #[cfg(test)]

@@ -6,6 +6,8 @@
 mod arrivals;
 pub mod fit;
 mod gate;
+mod leased;
+mod over;
 mod pattern;
 mod simulate;
 mod tally;
@@ -14,8 +16,10 @@ mod worst;
 
 pub use arrivals::{Arrivals, Costs, Keys};
 pub use gate::{Gate, simulate_gate};
+pub use leased::{Leased, simulate_leased};
+pub use over::Over;
 pub use pattern::{MAX_ARRIVALS, Pattern, PatternError, PatternSettings, UnknownPattern, arrivals_of};
-pub use simulate::{Settings, Share, SimLimit, SplitError, Workers, part, simulate, split};
-pub use tally::{Bin, KeyTally, LimitTally, Tally, Timeline, Waits};
+pub use simulate::{OneBucket, Settings, Share, SimLimit, SplitError, Workers, part, simulate, split};
+pub use tally::{Bin, KeyTally, LeaseTally, LimitTally, Tally, Timeline, Waits};
 pub use trace::{TimeUnit, Trace, TraceError, TraceOptions};
 pub use worst::WorstWindow;

@@ -12,7 +12,7 @@ use thiserror::Error;
 use tidegate_core::{Algorithm, Decision, InFlight, Limit, Mode, Policy, Quota, State, Step};
 
 use crate::tally::{KeyTally, LimitTally, Tally, Timeline, Waits};
-use crate::{Arrivals, WorstWindow};
+use crate::{Arrivals, Over, WorstWindow};
 
 /// A limit in a simulation.
 #[derive(Debug, Clone)]
@@ -36,10 +36,13 @@ pub enum Share {
     Split,
     /// All workers use one state: as one worker.
     Shared,
+    /// Each worker takes chunks out of one bucket and spends them without asking: see
+    /// [`simulate_leased`](crate::simulate_leased).
+    Leased,
 }
 
 impl Share {
-    /// Every way, in the order of the tables.
+    /// The ways that every limiter can be shared, in the order of the tables; [`Self::Leased`] is for token buckets.
     pub const ALL: [Self; 3] = [Self::Copied, Self::Split, Self::Shared];
 
     /// The name as written in flags and tables.
@@ -49,6 +52,7 @@ impl Share {
             Self::Copied => "copied",
             Self::Split => "split",
             Self::Shared => "shared",
+            Self::Leased => "leased",
         }
     }
 }
@@ -67,6 +71,8 @@ pub struct Settings {
     pub by_key: bool,
     /// How many bins the timeline has; 0 for no timeline.
     pub bins: usize,
+    /// The bucket that [`Tally::over`] compares with, for all calls or for each key.
+    pub one_bucket: Option<OneBucket>,
 }
 
 impl Default for Settings {
@@ -77,8 +83,18 @@ impl Default for Settings {
             max_in_flight: None,
             by_key: false,
             bins: 0,
+            one_bucket: None,
         }
     }
+}
+
+/// One bucket to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OneBucket {
+    /// Its quota.
+    pub quota: Quota,
+    /// Whether each key has one.
+    pub per_key: bool,
 }
 
 /// Why a limit cannot be shared among workers.
@@ -295,6 +311,8 @@ struct Run<'a> {
     settings: &'a Settings,
     tally: Tally,
     worst: WorstWindow,
+    /// What is beyond the bucket that is compared with, for each key or for all; empty if none is.
+    over: Vec<Over>,
     /// Calls that start later than they came, earliest first: start and index. Those that start together do so in the
     /// order in which they came.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
@@ -324,6 +342,9 @@ impl<'a> Run<'a> {
             settings,
             tally: Tally::default(),
             worst: WorstWindow::new(window),
+            over: settings
+                .one_bucket
+                .map_or_else(Vec::new, |one| vec![Over::new(one.quota); if one.per_key { keys } else { 1 }]),
             waiting: BinaryHeap::new(),
             waits: Vec::new(),
             ends: BinaryHeap::new(),
@@ -448,6 +469,9 @@ impl<'a> Run<'a> {
             self.peak = self.peak.max(self.ends.len());
         }
         self.worst.add(at, cost);
+        if let Some(last) = self.over.len().checked_sub(1) {
+            self.over[key.min(last)].add(at, cost);
+        }
         true
     }
 
@@ -456,6 +480,7 @@ impl<'a> Run<'a> {
         let mut tally = self.tally;
         tally.worst = self.worst.most();
         tally.worst_at = self.worst.most_at();
+        tally.over = self.over.iter().map(Over::most).max();
         tally.waits = Waits::of(tally.allowed, self.waits);
         tally.peak_in_flight = self.settings.service_time.map(|_| self.peak as u64);
         tally.timeline = self.timeline;

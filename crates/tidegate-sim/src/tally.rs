@@ -31,12 +31,34 @@ pub struct Tally {
     pub waits: Option<Waits>,
     /// The most calls that ran at once; `None` without a service time.
     pub peak_in_flight: Option<u64>,
+    /// The most that any interval holds beyond one bucket of [`Settings::one_bucket`](crate::Settings), rounded up to
+    /// whole tokens; `None` if that was not asked. With keys, of the key where it is most.
+    pub over: Option<u128>,
+    /// What leases did; `None` where there are none.
+    pub leases: Option<LeaseTally>,
     /// For each limit, what it refused.
     pub limits: Vec<LimitTally>,
     /// For each key, in the order of [`Keys::names`](crate::Keys::names), if that was asked for.
     pub by_key: Vec<KeyTally>,
     /// Counts over time, if that was asked for.
     pub timeline: Option<Timeline>,
+}
+
+/// What leases did in a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseTally {
+    /// Calls to the store: asks, and returns that were sent alone.
+    pub store_calls: u64,
+    /// Tokens that were given back and that the bucket took.
+    pub returned: u128,
+    /// Tokens that were charged to the bucket and neither spent nor taken back.
+    pub lost: u128,
+    /// Answers of the store that were lost.
+    pub lost_answers: u64,
+    /// How often a worker crashed.
+    pub crashes: u64,
+    /// Of the rejected calls, those that waited for an answer that did not come, or in a worker that crashed.
+    pub unanswered: u64,
 }
 
 /// What one limit of a run refused.

@@ -369,6 +369,7 @@ impl Case {
         };
         let limits = self.workers.iter().map(|limits| limits.iter().map(Described::real).collect()).collect();
         let settings = Settings {
+            one_bucket: None,
             worst_window: Duration::from_nanos(self.window),
             service_time: self.service_time,
             max_in_flight: self.max_in_flight.and_then(NonZeroU64::new),
@@ -533,7 +534,7 @@ fn share_among(limit: &Described, workers: usize, share: Share) -> Vec<Vec<Descr
             };
             parts.into_iter().enumerate().map(of_worker).collect()
         }
-        Share::Shared => vec![vec![limit.clone()]],
+        Share::Shared | Share::Leased => vec![vec![limit.clone()]],
         Share::Copied | Share::Split => vec![vec![limit.clone()]; workers],
     }
 }

@@ -1,10 +1,11 @@
 //! The plot of a simulation: for each limiter what it allowed and rejected over time, and how full a bucket was.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate_sim::{Arrivals, Bin, Timeline};
+use tidegate_sim::{Arrivals, Bin, Share, Timeline};
 
-use super::rows::{Report, Row};
+use super::rows::{Report, Row, Store};
 use crate::report::plot::{Axis, Chart, Plate, Series, Style, Table};
 use crate::report::text::duration;
 
@@ -15,7 +16,10 @@ pub(super) fn bins(arrivals: &Arrivals) -> usize {
 
 /// The charts of all rows, with the table of the report.
 pub(super) fn plate(report: &Report) -> Plate {
-    let mut charts = Vec::new();
+    let mut charts = over_workers(report);
+    if !charts.is_empty() {
+        return Plate { title: report.source.headline(report.quota), charts, table: table(report) };
+    }
     // One scale for all, so that limiters can be compared by eye.
     let bins =
         report.rows.iter().filter_map(|row| row.tally.timeline.as_ref()).flat_map(|timeline| &timeline.bins);
@@ -26,6 +30,47 @@ pub(super) fn plate(report: &Report) -> Plate {
         charts.extend(level(row, timeline));
     }
     Plate { title: report.source.headline(report.quota), charts, table: table(report) }
+}
+
+/// Where leases were tried with several numbers of workers: what is beyond one bucket, and what is asked of the store.
+#[expect(clippy::cast_precision_loss, reason = "coordinates in a picture")]
+fn over_workers(report: &Report) -> Vec<Chart> {
+    let stores: Vec<_> = report.rows.iter().filter_map(|row| Some((row.store?, row))).collect();
+    let numbers: BTreeSet<u64> = stores.iter().map(|(store, _)| store.workers).collect();
+    if numbers.len() < 2 {
+        return Vec::new();
+    }
+    let mut shares = Vec::new();
+    for (store, _) in &stores {
+        if !shares.contains(&store.share) {
+            shares.push(store.share);
+        }
+    }
+    let seconds = (report.source.arrivals().span().max(1) as f64) / 1e9;
+    let chart = |title: &str, y: &str, of: &dyn Fn(&Store, &Row) -> f64| {
+        let series = |share: &Share| Series {
+            name: share.name().to_owned(),
+            points: stores
+                .iter()
+                .filter(|(store, _)| store.share == *share)
+                .map(|(store, row)| (store.workers as f64, of(store, row)))
+                .collect(),
+            style: Style::Line,
+        };
+        Chart {
+            title: title.to_owned(),
+            x: Axis { label: "workers".to_owned(), log: true },
+            y: Axis { label: y.to_owned(), log: false },
+            series: shares.iter().map(series).collect(),
+            y_max: None,
+            bound: None,
+        }
+    };
+    vec![
+        chart("allowed", "requests", &|_, row| row.tally.allowed as f64),
+        chart("beyond one bucket", "tokens", &|_, row| row.tally.over.unwrap_or(0) as f64),
+        chart("calls to the store", "in a second", &|store, _| store.calls as f64 / seconds),
+    ]
 }
 
 #[expect(clippy::cast_precision_loss, reason = "coordinates in a picture")]

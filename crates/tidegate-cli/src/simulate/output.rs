@@ -7,7 +7,7 @@ use serde::Serialize;
 use tidegate_core::Mode;
 use tidegate_sim::{KeyTally, Waits};
 
-use super::rows::{Report, Row};
+use super::rows::{Report, Row, Store};
 use super::{Args, Source};
 use crate::fault::tell;
 use crate::report::table::Table;
@@ -34,6 +34,13 @@ pub(super) fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
 }
 
 fn broken(row: &Row) {
+    if let Some((most, over)) = row.overshoot.zip(row.tally.over).filter(|(most, over)| over > most) {
+        tell(&format!(
+            "bound broken: {} allowed {over} more than one bucket, and promises at most {most}; please report this",
+            row.name
+        ));
+        return;
+    }
     let bound = row.bound.unwrap_or(0);
     tell(&format!(
         "bound broken: {} allowed {} in a window, and promises at most {bound}; please report this",
@@ -57,6 +64,10 @@ fn text(report: &Report, args: &Args, out: &mut dyn Write) -> io::Result<()> {
     if peak {
         header.push("peak in flight");
     }
+    let leases = args.limiter.has_leases();
+    if leases {
+        header.extend(["over", "lost", "store calls", "per worker"]);
+    }
     let mut table = Table::new(&header);
     for row in &report.rows {
         let tally = &row.tally;
@@ -77,6 +88,13 @@ fn text(report: &Report, args: &Args, out: &mut dyn Write) -> io::Result<()> {
         if peak {
             cells.push(tally.peak_in_flight.unwrap_or(0).to_string());
         }
+        if leases {
+            cells.push(tally.over.unwrap_or(0).to_string());
+            cells.push(tally.leases.map_or(0, |leases| leases.lost).to_string());
+            cells.push(row.store.map_or(0, |store| store.calls).to_string());
+            let span = report.source.arrivals().span();
+            cells.push(row.store.map_or_else(String::new, |store| per_worker(store, span)));
+        }
         table.row(&cells);
     }
     write!(out, "{table}")?;
@@ -89,6 +107,13 @@ fn text(report: &Report, args: &Args, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The calls of a worker to the store in a second, to a tenth.
+fn per_worker(store: Store, span_ns: u64) -> String {
+    let of = u128::from(store.workers) * u128::from(span_ns.max(1));
+    let tenths = (u128::from(store.calls) * 10_000_000_000 + of / 2) / of;
+    format!("{}.{}/s", tenths / 10, tenths % 10)
 }
 
 /// Which of several limits refused.
@@ -156,6 +181,9 @@ fn csv(report: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
             wait_p99_ns: row.tally.waits.map(|waits| waits.p99.as_nanos()),
             wait_max_ns: row.tally.waits.map(|waits| waits.max.as_nanos()),
             peak_in_flight: row.tally.peak_in_flight,
+            over: row.tally.over,
+            lost: row.tally.leases.map(|leases| leases.lost),
+            store_calls: row.store.map(|store| store.calls),
         })?;
     }
     csv.flush()?;
@@ -177,6 +205,9 @@ struct CsvRow<'a> {
     wait_p99_ns: Option<u128>,
     wait_max_ns: Option<u128>,
     peak_in_flight: Option<u64>,
+    over: Option<u128>,
+    lost: Option<u128>,
+    store_calls: Option<u64>,
 }
 
 /// The JSON report; its schema is in `docs/json.md`.
@@ -225,6 +256,12 @@ struct JsonRow<'a> {
     waits: Option<JsonWaits>,
     peak_in_flight: Option<u64>,
     limits: Vec<JsonLimit<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leases: Option<JsonLeases>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     by_key: Vec<JsonKey<'a>>,
 }
@@ -234,6 +271,30 @@ struct JsonWaits {
     p50_ns: u128,
     p99_ns: u128,
     max_ns: u128,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonLeases {
+    overshoot: u128,
+    returned: u128,
+    lost: u128,
+    lost_answers: u64,
+    crashes: u64,
+    unanswered: u64,
+}
+
+impl JsonLeases {
+    fn of(row: &Row) -> Option<Self> {
+        let leases = row.tally.leases?;
+        Some(Self {
+            overshoot: row.overshoot?,
+            returned: leases.returned,
+            lost: leases.lost,
+            lost_answers: leases.lost_answers,
+            crashes: leases.crashes,
+            unanswered: leases.unanswered,
+        })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -310,6 +371,9 @@ impl<'a> JsonRow<'a> {
                     refused: limit.refused,
                 })
                 .collect(),
+            over: tally.over,
+            store_calls: row.store.map(|store| store.calls),
+            leases: JsonLeases::of(row),
             by_key: by_key
                 .into_iter()
                 .map(|(key, tally)| JsonKey { key, allowed: tally.allowed, rejected: tally.rejected })

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota, Step};
 use tidegate_sim::{
-    Arrivals, Gate, Settings, Share, SimLimit, Tally, Workers, part, simulate, simulate_gate, split,
+    Arrivals, Costs, Gate, Leased, Settings, Share, SimLimit, Tally, Workers, part, simulate, simulate_gate,
+    simulate_leased, split,
 };
 
 use super::{Args, Source};
@@ -45,7 +46,8 @@ impl FromStr for Limiter {
 
 /// A value of `--share`.
 pub(super) fn parse_share(text: &str) -> Result<Share, &'static str> {
-    Share::ALL.into_iter().find(|share| share.name() == text).ok_or("write one of copied, split, shared")
+    let shares = Share::ALL.into_iter().chain([Share::Leased]);
+    shares.into_iter().find(|share| share.name() == text).ok_or("write one of copied, split, shared, leased")
 }
 
 /// One row to run.
@@ -55,6 +57,8 @@ pub(super) struct Plan {
     what: What,
     /// The most cost that the limits promise to allow in the worst window, where they promise it for all keys together.
     bound: Option<u128>,
+    /// How the workers share the limit, and how many they are.
+    sharing: Option<(Share, usize)>,
 }
 
 /// What a row runs.
@@ -62,6 +66,7 @@ pub(super) struct Plan {
 enum What {
     Workers(Workers),
     Gate(Gate),
+    Leased(Leased),
 }
 
 /// One row that has run.
@@ -73,12 +78,28 @@ pub(super) struct Row {
     pub(super) tally: Tally,
     /// What it promised.
     pub(super) bound: Option<u128>,
+    /// The most that it promised to allow beyond one bucket, in any interval.
+    pub(super) overshoot: Option<u128>,
+    /// How many workers asked a store how often, where rows are compared with leases.
+    pub(super) store: Option<Store>,
+}
+
+/// The calls to a shared store in a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Store {
+    /// How the workers share the limit.
+    pub(super) share: Share,
+    /// All of them.
+    pub(super) calls: u64,
+    /// How many workers made them.
+    pub(super) workers: u64,
 }
 
 impl Row {
     /// Whether more was allowed than was promised: never, unless the engine is wrong.
     pub(super) fn is_broken(&self) -> bool {
         self.bound.is_some_and(|bound| self.tally.worst > bound)
+            || self.overshoot.zip(self.tally.over).is_some_and(|(most, over)| over > most)
     }
 }
 
@@ -119,23 +140,29 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
             return Err(no_queue("--max-wait"));
         }
     }
+    args.limiter.leases.check(&args.limiter.share)?;
     // The gate comes last, as the one row that has callers.
     let gates = plans.split_off(0);
     for kind in kinds {
-        let Some(workers) = args.limiter.workers else {
+        if args.limiter.workers.is_empty() {
             plans.push(plan_of_kind(kind, None, quota, args)?);
-            continue;
-        };
-        let workers = usize::try_from(workers.get()).unwrap_or(usize::MAX);
-        if workers > 10_000 {
-            return Err(Hint::error(
-                format!("{workers} workers are too many to simulate"),
-                "write at most 10000",
-            ));
         }
         let shares = if args.limiter.share.is_empty() { &Share::ALL[..] } else { &args.limiter.share };
-        for share in shares {
-            plans.push(plan_of_kind(kind, Some((*share, workers)), quota, args)?);
+        for workers in &args.limiter.workers {
+            let workers = usize::try_from(workers.get()).unwrap_or(usize::MAX);
+            if workers > 10_000 {
+                return Err(Hint::error(
+                    format!("{workers} workers are too many to simulate"),
+                    "write at most 10000",
+                ));
+            }
+            for share in shares {
+                let mut plan = plan_of_kind(kind, Some((*share, workers)), quota, args)?;
+                if args.limiter.workers.len() > 1 {
+                    plan.name.push_str(&format!(", {workers} worker{}", if workers == 1 { "" } else { "s" }));
+                }
+                plans.push(plan);
+            }
         }
     }
     plans.extend(gates);
@@ -144,7 +171,7 @@ pub(super) fn plan(args: &Args, quota: Quota) -> anyhow::Result<Vec<Plan>> {
 
 /// One budget for all keys, and a line in which callers wait for it and for a place in flight.
 fn plan_of_gate(quota: Quota, args: &Args) -> anyhow::Result<Plan> {
-    if args.limiter.workers.is_some() {
+    if !args.limiter.workers.is_empty() {
         return Err(Hint::error(
             "a gate is one line for all callers",
             "leave out --workers or --limiter gate",
@@ -155,7 +182,7 @@ fn plan_of_gate(quota: Quota, args: &Args) -> anyhow::Result<Plan> {
         args.limiter.queue.map_or(GATE_QUEUE, |queue| usize::try_from(queue).unwrap_or(usize::MAX));
     let gate = Gate { algorithm, max_waiting, max_wait: args.limiter.max_wait };
     let bound = algorithm.bound(half_open(args.worst_window));
-    Ok(Plan { name: "gate".to_owned(), what: What::Gate(gate), bound })
+    Ok(Plan { name: "gate".to_owned(), what: What::Gate(gate), bound, sharing: None })
 }
 
 fn plan_of_kind(
@@ -164,6 +191,9 @@ fn plan_of_kind(
     quota: Quota,
     args: &Args,
 ) -> anyhow::Result<Plan> {
+    if let Some((Share::Leased, workers)) = sharing {
+        return plan_of_leases(kind, workers, quota, args);
+    }
     let per_key = args.traffic.key.is_some();
     let one = |quota: Quota, queue: Option<u64>| {
         let algorithm = match kind {
@@ -181,7 +211,7 @@ fn plan_of_kind(
         None => (kind.name().to_owned(), vec![one(quota, queue)]),
         Some((share, workers)) => {
             let limits = match share {
-                Share::Shared => vec![one(quota, queue)],
+                Share::Shared | Share::Leased => vec![one(quota, queue)],
                 Share::Copied => vec![one(quota, queue); workers],
                 Share::Split if kind == Kind::Unlimited => vec![one(quota, queue); workers],
                 Share::Split => (0..workers)
@@ -201,7 +231,21 @@ fn plan_of_kind(
         let bounds = limits.iter().flatten().map(|sim| sim.limit.algorithm.bound(window));
         bounds.reduce(|sum, bound| Some(sum?.saturating_add(bound?))).flatten()
     };
-    Ok(Plan { name, what: What::Workers(Workers { limits }), bound })
+    Ok(Plan { name, what: What::Workers(Workers { limits }), bound, sharing })
+}
+
+/// Workers that lease. What they promise depends on the dearest call, which is known when the trace is read.
+fn plan_of_leases(kind: Kind, workers: usize, quota: Quota, args: &Args) -> anyhow::Result<Plan> {
+    let limiter = &args.limiter;
+    if limiter.service_time.is_some() {
+        return Err(Hint::error(
+            "how long calls run is not simulated with leases",
+            "leave out --service-time or --share leased",
+        ));
+    }
+    let leased = limiter.leases.leased(kind, quota, workers, args.seed)?;
+    let name = format!("{} {}", kind.name(), Share::Leased.name());
+    Ok(Plan { name, what: What::Leased(leased), bound: None, sharing: Some((Share::Leased, workers)) })
 }
 
 /// The longest closed interval inside a half-open window.
@@ -250,7 +294,12 @@ fn plan_of_file(path: &std::path::Path, args: &Args) -> anyhow::Result<Plan> {
             max_in_flight: read.max_in_flight,
         })
         .collect();
-    Ok(Plan { name: "all limits".to_owned(), what: What::Workers(Workers::one(limits)), bound })
+    Ok(Plan {
+        name: "all limits".to_owned(),
+        what: What::Workers(Workers::one(limits)),
+        bound,
+        sharing: None,
+    })
 }
 
 /// The keys that have another quota. A trace has one key field, so that a key of several parts is none of its keys.
@@ -290,9 +339,15 @@ const MAX_STATES: usize = 1 << 27;
 fn check_states(plans: &[Plan], arrivals: &Arrivals) -> anyhow::Result<()> {
     let keys = arrivals.keys.as_ref().map_or(1, |keys| keys.names.len());
     for plan in plans {
-        let What::Workers(workers) = &plan.what else { continue };
-        let limits = workers.limits.iter().flatten();
-        let states = limits.map(|sim| if sim.per_key { keys } else { 1 }).fold(0, usize::saturating_add);
+        let states = match &plan.what {
+            What::Workers(workers) => {
+                let limits = workers.limits.iter().flatten();
+                limits.map(|sim| if sim.per_key { keys } else { 1 }).fold(0, usize::saturating_add)
+            }
+            // A lease is made when a key comes to a worker; it takes four times as much.
+            What::Leased(leased) => keys.saturating_mul(leased.workers).min(arrivals.len()).saturating_mul(4),
+            What::Gate(_) => continue,
+        };
         if states > MAX_STATES {
             return Err(Hint::error(
                 format!("{} would keep {states} states, one for each worker and key", plan.name),
@@ -300,6 +355,36 @@ fn check_states(plans: &[Plan], arrivals: &Arrivals) -> anyhow::Result<()> {
             ));
         }
     }
+    Ok(())
+}
+
+/// What a row promises beyond one bucket, and what it asked of a store: a state that workers share is asked for each call.
+fn compare(
+    row: &mut Row,
+    what: &What,
+    sharing: Option<(Share, usize)>,
+    args: &Args,
+    arrivals: &Arrivals,
+) -> anyhow::Result<()> {
+    let quota = args.limit.quota()?;
+    let most_cost = match &arrivals.costs {
+        Costs::One => 1,
+        Costs::Each(costs) => costs.iter().copied().max().unwrap_or(0),
+    };
+    let share = sharing.map(|(share, _)| share);
+    let mut calls = if share == Some(Share::Shared) { arrivals.len() as u64 } else { 0 };
+    if let What::Leased(leased) = what {
+        let overshoot = u128::from(leased.promised(most_cost));
+        row.overshoot = Some(overshoot);
+        if args.traffic.key.is_none() {
+            let bound = Algorithm::new(Kind::TokenBucket, quota).bound(half_open(args.worst_window));
+            row.bound = bound.map(|bound| bound.saturating_add(overshoot));
+        }
+        calls = row.tally.leases.map_or(0, |leases| leases.store_calls);
+    } else if row.name.starts_with(Kind::TokenBucket.name()) && share != Some(Share::Copied) {
+        row.overshoot = Some(0);
+    }
+    row.store = sharing.map(|(share, workers)| Store { share, calls, workers: workers as u64 });
     Ok(())
 }
 
@@ -321,9 +406,14 @@ pub(super) fn run(
         let tally = match &plan.what {
             What::Workers(workers) => simulate(arrivals, workers, settings, &mut at),
             What::Gate(gate) => simulate_gate(arrivals, gate, settings, &mut at)?,
+            What::Leased(leased) => simulate_leased(arrivals, leased, settings, &mut at),
         };
         done += requests;
-        rows.push(Row { name: plan.name, tally, bound: plan.bound });
+        let mut row = Row { name: plan.name, tally, bound: plan.bound, overshoot: None, store: None };
+        if args.limiter.has_leases() {
+            compare(&mut row, &plan.what, plan.sharing, args, arrivals)?;
+        }
+        rows.push(row);
     }
     progress.done();
     let quota = match args.limiter.limits {
