@@ -64,7 +64,12 @@ impl Proxy {
                 }
             }
             Message::Batch if self.hall.limits_something() => json(StatusCode::BAD_REQUEST, answer::batch()),
-            Message::Batch | Message::Other => self.forward(parts, message, peer).await,
+            Message::Unclear(id) if self.hall.limits_something() => {
+                json(StatusCode::BAD_REQUEST, answer::unclear(id.as_deref()))
+            }
+            Message::Batch | Message::Unclear(_) | Message::Other => {
+                self.forward(parts, message, peer).await
+            }
         }
     }
 

@@ -185,7 +185,10 @@ impl Shared {
             Message::Batch if self.desk().limits_something() => {
                 let _ = to_client(&answer::batch());
             }
-            Message::Batch | Message::Other => forward(self.to_server(), line),
+            Message::Unclear(id) if self.desk().limits_something() => {
+                let _ = to_client(&answer::unclear(id.as_deref()));
+            }
+            Message::Batch | Message::Unclear(_) | Message::Other => forward(self.to_server(), line),
         }
     }
 
@@ -212,11 +215,12 @@ impl Shared {
         if !self.desk().expects_answers() {
             return;
         }
-        let Some(id) = frame::answered(line).map(in_pipe) else { return };
-        if self.desk().knows(&id) {
-            let pause = learn::pause(line, SystemTime::now());
-            self.desk().answered(self.clock.now_ns(), &id, pause);
-            self.changed.notify_all();
+        for id in frame::answered(line).into_iter().map(in_pipe) {
+            if self.desk().knows(&id) {
+                let pause = learn::pause(line, SystemTime::now());
+                self.desk().answered(self.clock.now_ns(), &id, pause);
+                self.changed.notify_all();
+            }
         }
     }
 }
