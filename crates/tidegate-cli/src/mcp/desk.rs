@@ -21,8 +21,6 @@ const NEXT_PROGRESS: Duration = Duration::from_secs(5);
 pub(crate) enum Scope {
     /// All who speak through one pipe.
     Pipe,
-    /// A session over HTTP.
-    Session(Box<str>),
     /// One request over HTTP, which nobody else can name.
     Request(u64),
 }

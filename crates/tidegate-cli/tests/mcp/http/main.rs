@@ -233,3 +233,13 @@ fn a_server_that_is_down_is_told_and_frees_the_place() {
         assert!(status == 502 && body.contains("\"status\":502"), "{status} {body}");
     }
 }
+
+#[test]
+fn no_call_is_hidden_in_a_packed_message() {
+    let (upstream, seen) = server();
+    let proxy = Proxy::start(upstream, &["--limit", "1 per 1h", "--max-wait", "0s"]);
+    for headers in ["content-encoding: gzip\r\n", "content-type: application/json; charset=utf-7\r\n"] {
+        assert_eq!(proxy.post(headers, &call(1, "echo")).0, 415, "{headers}");
+    }
+    assert!(seen.lock().unwrap().is_empty());
+}
