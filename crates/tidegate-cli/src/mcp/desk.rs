@@ -245,6 +245,28 @@ impl<R: Clone> Desk<R> {
             .collect()
     }
 
+    /// A call that was let go could not be passed on; the answer for it.
+    pub(crate) fn unsent(&mut self, now: u64, asked: &Asked, id: &CallId) -> Option<Vec<u8>> {
+        let Some(Place::Running(running)) = self.places.get(id) else { return None };
+        let ticket = running.ticket;
+        self.line.end(ticket);
+        self.cancelled.remove(&ticket);
+        let Some(Place::Running(running)) = self.places.remove(id) else { return None };
+        self.log.add(&Entry {
+            time: time(running.arrived),
+            tool: &running.subject.tool,
+            cost: running.cost,
+            decision: Decision::Unserved,
+            limit: None,
+            reason: None,
+            shadow: None,
+            wait: Duration::from_nanos(now.saturating_sub(running.arrived)),
+            duration: None,
+            pause: None,
+        });
+        Some(answer::unserved(asked, Gone::Server))
+    }
+
     /// Writes down what still runs, and tells what happened.
     pub(crate) fn finish(&mut self) -> Option<String> {
         let mut open: Vec<Running> = std::mem::take(&mut self.places)
