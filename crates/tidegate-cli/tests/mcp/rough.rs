@@ -60,7 +60,8 @@ fn calls_to_a_server_that_reads_no_more_are_answered() {
 #[test]
 fn what_a_server_leaves_behind_does_not_keep_the_proxy() {
     let start = Instant::now();
-    let client = Client::start(&["--limit", "1 per 1h"], &["sh", "-c", "sleep 60 0</dev/null 2>/dev/null & exit 3"]);
+    let client =
+        Client::start(&["--limit", "1 per 1h"], &["sh", "-c", "sleep 60 0</dev/null 2>/dev/null & exit 3"]);
     assert_eq!(client.ended().code, 3);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
