@@ -243,3 +243,19 @@ fn no_call_is_hidden_in_a_packed_message() {
     }
     assert!(seen.lock().unwrap().is_empty());
 }
+
+#[test]
+fn a_call_that_comes_late_to_its_end_does_not_end_another_of_the_same_id() {
+    let (upstream, seen) = server();
+    let proxy = Proxy::start(upstream, &["--max-in-flight", "1", "--max-wait", "7s"]);
+    let session = "mcp-session-id: one\r\n";
+    let first = proxy.open("POST", session, &call(1, "silent"));
+    wait_for(&seen, "silent", 1);
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    assert_eq!(proxy.post(session, &told).0, 202);
+    let _second = proxy.open("POST", session, &call(1, "silent"));
+    wait_for(&seen, "silent", 2);
+    drop(first);
+    // The second still has the only place, also after the grace.
+    assert_eq!(proxy.call(3, "echo")["result"]["_meta"][META]["reason"], "in-flight");
+}
