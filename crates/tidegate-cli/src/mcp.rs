@@ -6,6 +6,7 @@ mod desk;
 mod frame;
 mod http;
 mod learn;
+mod lenient;
 mod limits;
 mod line;
 mod log;

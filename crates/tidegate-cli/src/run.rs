@@ -4,7 +4,7 @@ mod arguments;
 mod each;
 mod output;
 mod program;
-mod signals;
+pub(crate) mod signals;
 mod single;
 mod turn;
 

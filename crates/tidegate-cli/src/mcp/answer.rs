@@ -160,6 +160,16 @@ pub(crate) fn batch() -> Vec<u8> {
     line(&format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#))
 }
 
+/// A tool call that servers may read in different ways, so that nobody knows which tool it is and what it costs.
+pub(crate) fn unclear(id: Option<&str>) -> Vec<u8> {
+    let error = json!({
+        "code": INVALID,
+        "message": "not passed on: a tool call has each of its members once, an id and a name of no more than 1 KiB, and a message of its own",
+        "data": {"executed": false},
+    });
+    line(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.unwrap_or("null")))
+}
+
 /// How a waiting call gets on. `step` rises by one each time and is told in thousandths, so that it stays below what the
 /// server will tell with the same token.
 pub(crate) fn progress(token: &str, step: u32, waited: Duration) -> Vec<u8> {

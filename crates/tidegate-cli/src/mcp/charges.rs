@@ -1,10 +1,8 @@
 //! Which requests are charged, and how much.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
 use serde_json::value::RawValue;
 
+use super::lenient::Members;
 use crate::limits::tools::{Cost, ToolCost};
 
 /// A request that can be charged.
@@ -65,21 +63,24 @@ impl Charges {
 
 /// As much as an argument says: a number, rounded up, or how many elements a list has.
 fn argument(root: &RawValue, names: &[Box<str>]) -> Option<u64> {
-    let mut value = Cow::Borrowed(root.get());
+    let mut value = root;
     for name in names {
-        let members: HashMap<Cow<'_, str>, Box<RawValue>> = serde_json::from_str(&value).ok()?;
-        let member = members.get(&**name)?.get().to_owned();
-        value = Cow::Owned(member);
+        value = Members::of(value, [&**name])?.get(0)?;
     }
-    if value.starts_with('[') {
-        let elements: Vec<serde::de::IgnoredAny> = serde_json::from_str(&value).ok()?;
-        return u64::try_from(elements.len()).ok();
+    let value = value.get();
+    match value.as_bytes().first()? {
+        b'[' => {
+            let elements: Vec<serde::de::IgnoredAny> = serde_json::from_str(value).ok()?;
+            return u64::try_from(elements.len()).ok();
+        }
+        b'-' | b'0'..=b'9' => {}
+        _ => return None,
     }
     if let Ok(whole) = value.parse() {
         return Some(whole);
     }
-    // With a fraction, an exponent or a sign; what is beyond u64 costs more than any limit has.
-    let number: f64 = serde_json::from_str(&value).ok()?;
+    // With a fraction, an exponent or a sign; what is beyond u64, or beyond f64, costs more than any limit has.
+    let number: f64 = value.parse().ok()?;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -108,6 +109,12 @@ mod tests {
             ("n", r#"{"n":2.1}"#, 3),
             ("n", r#"{"n":1e3}"#, 1_000),
             ("n", r#"{"n":1e99}"#, u64::MAX),
+            ("n", r#"{"n":1e999}"#, u64::MAX),
+            ("n", r#"{"n":-1e999}"#, 1),
+            ("n", r#"{"\ud800":0,"n":7}"#, 7),
+            ("n", r#"{"N":7}"#, 7),
+            ("n", r#"{"n":3,"N":7}"#, 3),
+            ("n", r#"{"n":7,"n":3}"#, 3),
             ("n", r#"{"n":99999999999999999999999}"#, u64::MAX),
             ("n", r#"{"n":[1,[2],{}]}"#, 3),
             ("n", r#"{"\u006e":4}"#, 4),

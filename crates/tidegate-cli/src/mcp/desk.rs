@@ -16,13 +16,15 @@ use super::log::{Decision, Entry, Log};
 const FIRST_PROGRESS: Duration = Duration::from_secs(1);
 const NEXT_PROGRESS: Duration = Duration::from_secs(5);
 
+/// How many calls may wait and run, as each takes some 300 bytes until it is answered. A server that never answers some of
+/// them would take ever more.
+const OPEN_MAX: usize = 1_000_000;
+
 /// Whose ids are told apart from those of others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
     /// All who speak through one pipe.
     Pipe,
-    /// A session over HTTP.
-    Session(Box<str>),
     /// One request over HTTP, which nobody else can name.
     Request(u64),
 }
@@ -118,11 +120,21 @@ pub(crate) struct Desk<R> {
     learns: bool,
     /// Who has gone, so that no call starts any more.
     closed: Option<Gone>,
+    /// How many calls may wait and run.
+    most: usize,
 }
 
 impl<R: Clone> Desk<R> {
     pub(crate) fn new(line: Line<Call<R>>, log: Log, learns: bool) -> Self {
-        Self { line, places: HashMap::new(), cancelled: HashMap::new(), log, learns, closed: None }
+        Self {
+            line,
+            places: HashMap::new(),
+            cancelled: HashMap::new(),
+            log,
+            learns,
+            closed: None,
+            most: OPEN_MAX,
+        }
     }
 
     /// Whether a call may have to wait or be refused.
@@ -160,6 +172,10 @@ impl<R: Clone> Desk<R> {
         if let Some(gone) = self.closed {
             let answer = self.unserved(&call, now, gone);
             return Todo::Answer(call.caller, answer);
+        }
+        if self.open() >= self.most {
+            let refusal = Refusal { limit: None, wait: Duration::ZERO, why: Why::NoPlace };
+            return self.refuse(now, call, &refusal);
         }
         let (subject, cost, bytes) = (call.asked.subject.clone(), call.asked.cost, call.message.len());
         match self.line.join(now, &subject, cost, bytes, call) {
@@ -245,6 +261,28 @@ impl<R: Clone> Desk<R> {
                 (call.caller, answer)
             })
             .collect()
+    }
+
+    /// A call that was let go could not be passed on; the answer for it.
+    pub(crate) fn unsent(&mut self, now: u64, asked: &Asked, id: &CallId) -> Option<Vec<u8>> {
+        let Some(Place::Running(running)) = self.places.get(id) else { return None };
+        let ticket = running.ticket;
+        self.line.end(ticket);
+        self.cancelled.remove(&ticket);
+        let Some(Place::Running(running)) = self.places.remove(id) else { return None };
+        self.log.add(&Entry {
+            time: time(running.arrived),
+            tool: &running.subject.tool,
+            cost: running.cost,
+            decision: Decision::Unserved,
+            limit: None,
+            reason: None,
+            shadow: None,
+            wait: Duration::from_nanos(now.saturating_sub(running.arrived)),
+            duration: None,
+            pause: None,
+        });
+        Some(answer::unserved(asked, Gone::Server))
     }
 
     /// Writes down what still runs, and tells what happened.
@@ -343,4 +381,30 @@ impl<R: Clone> Desk<R> {
 /// The clock of the wall, from nanoseconds since 1970.
 fn time(ns: u64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::charges::Charges;
+    use crate::mcp::frame::{Message, message};
+    use crate::mcp::line::Room;
+
+    #[test]
+    fn calls_that_are_never_answered_have_a_bound() {
+        let room = Room { calls: 1, bytes: 1000, max_wait: Duration::ZERO };
+        let mut desk = Desk { most: 2, ..Desk::new(Line::new(Vec::new(), room), Log::default(), true) };
+        let mut call = |id: u64| {
+            let line = format!(r#"{{"id":{id},"method":"tools/call","params":{{"name":"t"}}}}"#).into_bytes();
+            let Message::Call(asked) = message(&line, &Charges::default()) else { panic!("it is a call") };
+            let id = CallId { scope: Scope::Pipe, id: asked.id.clone() };
+            (desk.arrive(Call::new(asked, Scope::Pipe, line, 0, ())), id)
+        };
+        let (first, id) = call(1);
+        assert!(matches!(first, Todo::Forward(..)) && matches!(call(2).0, Todo::Forward(..)));
+        let Todo::Answer((), answer) = call(3).0 else { panic!("there is no room") };
+        assert!(String::from_utf8(answer).unwrap().contains("Too many calls run at once"));
+        desk.answered(1, &id, None);
+        assert_eq!(desk.open(), 1);
+    }
 }

@@ -2,21 +2,23 @@
 //!
 //! Nothing is ever written again from what was read here: the bytes of a message pass as they came.
 
-use std::borrow::Cow;
 use std::io::{self, BufRead, Read as _};
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::charges::{Charges, Method};
+use super::lenient::{self, Members};
 use super::limits::Subject;
 
-/// The id of a request, so that `1` and `"1"` differ, and two ways of writing one text do not.
+/// The longest id of a call, the longest name of its tool, and the longest token for its progress, in bytes. They are kept
+/// when the message has gone, and the token is said again and again.
+const LABEL_MAX: usize = 1024;
+
+/// The id of a request, so that `1` and `"1"` differ, and two ways of writing one text or number do not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Id {
     Text(Box<str>),
-    /// A number as it was written.
+    /// A number as it is written most simply: a server that was asked `1.0` may answer `1`.
     Number(Box<str>),
 }
 
@@ -24,10 +26,21 @@ impl Id {
     /// `None` for anything that is no id.
     fn of(raw: &RawValue) -> Option<Self> {
         match raw.get().as_bytes() {
-            [b'"', ..] => serde_json::from_str::<String>(raw.get()).ok().map(|text| Self::Text(text.into())),
-            [b'-' | b'0'..=b'9', ..] => Some(Self::Number(raw.get().into())),
+            [b'"', ..] => lenient::string(raw).map(|text| Self::Text(text.into())),
+            [b'-' | b'0'..=b'9', ..] => Some(Self::Number(number(raw.get()).into())),
             _ => None,
         }
+    }
+}
+
+fn number(written: &str) -> String {
+    if let Ok(whole) = written.parse::<i64>() {
+        return whole.to_string();
+    }
+    match written.parse::<f64>() {
+        Ok(0.0) => "0".to_owned(),
+        Ok(number) => number.to_string(),
+        Err(_) => written.to_owned(),
     }
 }
 
@@ -40,6 +53,8 @@ pub(crate) enum Message {
     Cancelled(Id),
     /// Several messages in one, and one among them that is charged.
     Batch,
+    /// A request that would be charged if it were clear what it is; its id as it was written, if that is clear.
+    Unclear(Option<Box<str>>),
     /// Everything else, and what is not understood.
     Other,
 }
@@ -59,94 +74,130 @@ pub(crate) struct Asked {
     pub(crate) modern: bool,
 }
 
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    params: Option<&'a RawValue>,
-}
+const ID: usize = 0;
+const METHOD: usize = 1;
+const PARAMS: usize = 2;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CallParams<'a> {
-    #[serde(borrow, default)]
-    name: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    arguments: Option<&'a RawValue>,
-    #[serde(borrow, default, rename = "_meta")]
-    meta: Option<Meta<'a>>,
-    #[serde(default)]
-    input_responses: Option<IgnoredAny>,
-    #[serde(default)]
-    request_state: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(borrow, default, rename = "progressToken")]
-    progress_token: Option<&'a RawValue>,
-    #[serde(default, rename = "io.modelcontextprotocol/protocolVersion")]
-    version: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct CancelParams<'a> {
-    #[serde(borrow, rename = "requestId")]
-    request_id: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct AnswerHead<'a> {
-    #[serde(borrow)]
-    id: &'a RawValue,
-    #[serde(default)]
-    method: Option<IgnoredAny>,
+/// The members that say what a message is.
+fn head(message: &RawValue) -> Option<Members<'_, 3>> {
+    Members::of(message, ["id", "method", "params"])
 }
 
 /// What the client's message `line` is. A call that the server will not understand either is none of our business.
 pub(crate) fn message(line: &[u8], charges: &Charges) -> Message {
-    if line.trim_ascii_start().first() == Some(&b'[') {
-        let is_charged =
-            |head: &Head<'_>| head.method.as_deref().is_some_and(|name| charges.method(name).is_some());
-        let calls =
-            serde_json::from_slice::<Vec<Head<'_>>>(line).is_ok_and(|heads| heads.iter().any(is_charged));
-        return if calls { Message::Batch } else { Message::Other };
+    let text = lenient::text(line);
+    match lenient::values(&text) {
+        (_, true) => match lenient::without_nan(&text) {
+            Some(plain) => of_values(&lenient::values(&plain), charges),
+            None => of_values(&lenient::values(&text), charges),
+        },
+        values => of_values(&values, charges),
     }
-    serde_json::from_slice(line).ok().and_then(|head| of_head(&head, charges)).unwrap_or(Message::Other)
 }
 
-fn of_head(head: &Head<'_>, charges: &Charges) -> Option<Message> {
-    let name = head.method.as_deref()?;
-    if let Some(method) = charges.method(name) {
-        let raw_id = head.id?;
-        let params: CallParams<'_> = serde_json::from_str(head.params?.get()).ok()?;
-        let tool = if method == Method::CallTool { &*params.name? } else { name };
-        let goes_on = params.input_responses.is_some() || params.request_state.is_some();
-        let token = params.meta.as_ref().and_then(|meta| meta.progress_token);
-        return Some(Message::Call(Asked {
-            id: Id::of(raw_id)?,
-            raw_id: raw_id.get().into(),
-            method,
-            subject: Subject { tool: tool.into(), session: "".into() },
-            cost: charges.cost(tool, params.arguments, goes_on),
-            progress_token: token.filter(|raw| Id::of(raw).is_some()).map(|raw| raw.get().into()),
-            modern: params.meta.is_some_and(|meta| meta.version.is_some()),
-        }));
+fn of_values((values, is_followed): &(Vec<&RawValue>, bool), charges: &Charges) -> Message {
+    match values.as_slice() {
+        [array] if !is_followed && array.get().starts_with('[') => {
+            let is_batch = elements(array).iter().any(|message| is_charged(message, charges));
+            if is_batch { Message::Batch } else { Message::Other }
+        }
+        [message] if !is_followed => of_one(message, charges),
+        // Some readers take the first, and others all.
+        several => {
+            let mut all = several
+                .iter()
+                .flat_map(|value| if value.get().starts_with('[') { elements(value) } else { vec![*value] });
+            if all.any(|message| is_charged(message, charges)) {
+                Message::Unclear(None)
+            } else {
+                Message::Other
+            }
+        }
     }
-    if name == "notifications/cancelled" {
-        let params: CancelParams<'_> = serde_json::from_str(head.params?.get()).ok()?;
-        return Id::of(params.request_id).map(Message::Cancelled);
-    }
-    None
 }
 
-/// The request that the server's message `line` answers, if it is an answer.
-pub(crate) fn answered(line: &[u8]) -> Option<Id> {
-    let head: AnswerHead<'_> = serde_json::from_slice(line).ok()?;
-    if head.method.is_some() { None } else { Id::of(head.id) }
+fn elements(array: &RawValue) -> Vec<&RawValue> {
+    serde_json::from_str(array.get()).unwrap_or_default()
+}
+
+/// How a message is charged, by any of its methods.
+fn charged(head: &Members<'_, 3>, charges: &Charges) -> Option<Method> {
+    head.all(METHOD).find_map(|method| charges.method(&lenient::string(method)?))
+}
+
+fn is_charged(message: &RawValue, charges: &Charges) -> bool {
+    head(message).is_some_and(|head| charged(&head, charges).is_some())
+}
+
+fn of_one(message: &RawValue, charges: &Charges) -> Message {
+    let of = |head: &Members<'_, 3>| match charged(head, charges) {
+        Some(method) => of_call(head, method, charges),
+        None => cancelled(head),
+    };
+    head(message).as_ref().and_then(of).unwrap_or(Message::Other)
+}
+
+fn of_call(head: &Members<'_, 3>, method: Method, charges: &Charges) -> Option<Message> {
+    const NAME: usize = 0;
+    const ARGUMENTS: usize = 1;
+    const META: usize = 2;
+    const GOES_ON: [usize; 2] = [3, 4];
+    let params =
+        Members::of(head.get(PARAMS)?, ["name", "arguments", "_meta", "inputResponses", "requestState"]);
+    let raw_id = head.get(ID)?;
+    let is_clear = !head.are_repeated() && params.as_ref().is_none_or(|params| !params.are_repeated());
+    if !is_clear || raw_id.get().len() > LABEL_MAX {
+        let is_one = head.all(ID).count() == 1 && raw_id.get().len() <= LABEL_MAX;
+        return Some(Message::Unclear(is_one.then(|| raw_id.get().into())));
+    }
+    let params = params?;
+    let tool = match method {
+        Method::CallTool => lenient::string(params.get(NAME)?)?,
+        other => other.name().into(),
+    };
+    if tool.len() > LABEL_MAX {
+        return Some(Message::Unclear(Some(raw_id.get().into())));
+    }
+    let goes_on = GOES_ON.into_iter().any(|name| params.some(name).is_some());
+    let meta = params
+        .get(META)
+        .and_then(|meta| Members::of(meta, ["progressToken", "io.modelcontextprotocol/protocolVersion"]));
+    let token = meta.as_ref().and_then(|meta| meta.get(0));
+    let token = token.filter(|raw| raw.get().len() <= LABEL_MAX && Id::of(raw).is_some());
+    Some(Message::Call(Asked {
+        id: Id::of(raw_id)?,
+        raw_id: raw_id.get().into(),
+        method,
+        cost: charges.cost(&tool, params.get(ARGUMENTS), goes_on),
+        subject: Subject { tool: tool.into(), session: "".into() },
+        progress_token: token.map(|raw| raw.get().into()),
+        modern: meta.is_some_and(|meta| meta.some(1).is_some()),
+    }))
+}
+
+fn cancelled(head: &Members<'_, 3>) -> Option<Message> {
+    if lenient::string(head.get(METHOD)?)? != "notifications/cancelled" {
+        return None;
+    }
+    let params = Members::of(head.get(PARAMS)?, ["requestId"])?;
+    Id::of(params.get(0)?).map(Message::Cancelled)
+}
+
+/// The requests that the server's message `line` answers: one, or several if it is an array of answers.
+pub(crate) fn answered(line: &[u8]) -> Vec<Id> {
+    let text = lenient::text(line);
+    let answers = |text: &str| -> Option<Vec<Id>> {
+        let message: &RawValue = serde_json::from_str(text).ok()?;
+        let messages = if message.get().starts_with('[') { elements(message) } else { vec![message] };
+        Some(messages.into_iter().filter_map(answers_one).collect())
+    };
+    let plain = || answers(&lenient::without_nan(&text)?);
+    answers(&text).or_else(plain).unwrap_or_default()
+}
+
+fn answers_one(message: &RawValue) -> Option<Id> {
+    let head = head(message)?;
+    if head.some(METHOD).is_some() { None } else { Id::of(head.get(ID)?) }
 }
 
 /// Reads the next message into `line`, its line end included; `false` at the end.
@@ -164,95 +215,5 @@ pub(crate) fn read(reader: &mut impl BufRead, line: &mut Vec<u8>, max: u64) -> i
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(line: &str) -> Asked {
-        match message(line.as_bytes(), &Charges::default()) {
-            Message::Call(asked) => asked,
-            other => panic!("{line}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_call_is_known_by_its_head() {
-        let asked = call(
-            r#"{"params":{"name":"a\"b","arguments":{"method":"x"},"_meta":{"progressToken":7}},"id":"q","method":"tools\/call","jsonrpc":"2.0"}"#,
-        );
-        assert_eq!((&*asked.subject.tool, &*asked.raw_id), ("a\"b", "\"q\""));
-        assert_eq!(asked.progress_token.as_deref(), Some("7"));
-        assert!(!asked.modern && asked.cost == 1);
-        let asked = call(
-            r#"{"id":1,"method":"tools/call","params":{"name":"t","requestState":"s","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
-        );
-        assert!(asked.modern && asked.cost == 0, "it was charged before");
-    }
-
-    #[test]
-    fn everything_else_is_let_alone() {
-        for line in [
-            r#"{"id":1,"method":"initialize","params":{"name":"tools/call"}}"#,
-            r#"{"id":1,"method":"tools/list"}"#,
-            r#"{"method":"tools/call","params":{"name":"t"}}"#,
-            r#"{"id":null,"method":"tools/call","params":{"name":"t"}}"#,
-            r#"{"id":1,"method":"tools/call","params":{}}"#,
-            r#"{"id":1,"method":"resources/read","params":{"uri":"x"}}"#,
-            r#"{"id":1,"result":{}}"#,
-            r#"{"id":1,"method":"tools/call","params":{"name":"t"}"#,
-            r#"[{"id":1,"method":"ping"}]"#,
-            "\n",
-            "\u{feff}{}",
-        ] {
-            assert_eq!(message(line.as_bytes(), &Charges::default()), Message::Other, "{line}");
-        }
-        let charges = Charges::default();
-        assert_eq!(message(b"{\"method\":\"tools/call\",\"id\":1,\"x\":\"\xff\"}", &charges), Message::Other);
-        let batch = br#" [{"id":1,"method":"tools/call","params":{"name":"t"}}]"#;
-        assert_eq!(message(batch, &charges), Message::Batch);
-    }
-
-    #[test]
-    fn other_requests_are_charged_by_their_method_when_asked_for() {
-        let line = br#"{"id":1,"method":"resources/read","params":{"uri":"file:///x"}}"#;
-        assert_eq!(message(line, &Charges::default()), Message::Other);
-        let charges = Charges { also: vec![Method::ReadResource], ..Charges::default() };
-        let Message::Call(asked) = message(line, &charges) else { panic!("it is charged") };
-        assert_eq!(
-            (asked.method, &*asked.subject.tool, asked.cost),
-            (Method::ReadResource, "resources/read", 1)
-        );
-        let prompt = br#"{"id":1,"method":"prompts/get","params":{"name":"x"}}"#;
-        assert_eq!(message(prompt, &charges), Message::Other);
-    }
-
-    #[test]
-    fn ids_are_told_apart_by_kind_and_not_by_spelling() {
-        let cancelled = |id: &str| {
-            message(
-                format!(r#"{{"method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#).as_bytes(),
-                &Charges::default(),
-            )
-        };
-        let answer = |id: &str| {
-            Message::Cancelled(answered(format!(r#"{{"id":{id},"result":1}}"#).as_bytes()).unwrap())
-        };
-        assert_eq!(cancelled("1"), answer("1"));
-        assert_ne!(cancelled("1"), answer("\"1\""));
-        assert_eq!(cancelled("\"\u{e9}\""), answer("\"\\u00e9\""));
-        assert_eq!(answered(br#"{"id":1,"method":"sampling/createMessage"}"#), None);
-        assert_eq!(answered(br#"{"id":null,"error":{}}"#), None);
-    }
-
-    #[test]
-    fn a_line_is_read_whole_up_to_its_bound() {
-        let mut line = Vec::new();
-        let mut text = &b"12345\n1234"[..];
-        assert!(read(&mut text, &mut line, 5).unwrap());
-        assert_eq!(line, b"12345\n");
-        assert!(read(&mut text, &mut line, 5).unwrap());
-        assert_eq!(line, b"1234");
-        assert!(!read(&mut text, &mut line, 5).unwrap());
-        let error = read(&mut &b"123456\n"[..], &mut line, 5).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-    }
-}
+#[path = "frame/tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@
 //! **A client that goes away** takes its call along. One that waits is as if it had never come. The request to the server of
 //! one that runs is closed, as it would be without a proxy, and its place comes free after a grace.
 
+mod bodies;
 mod events;
 mod hall;
 mod handle;
@@ -33,6 +34,7 @@ use crate::http_server::address::bind;
 use crate::http_server::connections;
 use crate::http_server::signals::Signals;
 use crate::upstream::{Address, Host, Paths, Upstream};
+use bodies::Bodies;
 use hall::Hall;
 use handle::Proxy;
 
@@ -65,8 +67,12 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<Outcome> {
     let upstream = Upstream::new(address, Host::OfUpstream, Paths::AsSent, UPSTREAM_TIMEOUT)?;
     let desk = Desk::new(Line::new(plan.rules, plan.room), plan.log, plan.learns);
     let hall = Arc::new(Hall::new(desk, plan.charges));
-    let proxy =
-        Proxy { hall: Arc::clone(&hall), upstream, max_message: plan.max_message, calls: AtomicU64::new(0) };
+    let proxy = Proxy {
+        hall: Arc::clone(&hall),
+        upstream,
+        bodies: Bodies::new(plan.max_message),
+        calls: AtomicU64::new(0),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

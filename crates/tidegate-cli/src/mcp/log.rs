@@ -4,11 +4,13 @@
 //! when its call has ended, so the lines are in the order of the ends, and `time` is that of the arrival.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::fault::{Hint, tell};
@@ -67,6 +69,9 @@ fn millis_if_any<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -
     }
 }
 
+/// How much waits for whoever reads the log, in bytes; then lines are left out.
+const UNWRITTEN_MAX: usize = 1024 * 1024;
+
 /// Counts the calls, and writes them down if there is a file.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
@@ -80,6 +85,10 @@ pub(crate) struct Log {
     unserved: u64,
     shadow: u64,
     hints: u64,
+    /// Lines that whoever reads the log did not take yet.
+    unwritten: Vec<u8>,
+    /// Calls that found no room there.
+    unlogged: u64,
     /// The most calls that ran at once.
     at_once: usize,
 }
@@ -90,7 +99,10 @@ impl Log {
     /// A file that cannot be written.
     pub(crate) fn new(path: Option<&Path>) -> anyhow::Result<Self> {
         let open = |path: &Path| {
-            OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
+            let mut options = OpenOptions::new();
+            // A pipe whose reader is slow, or not there, holds up no call.
+            options.create(true).append(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+            options.open(path).map_err(|error| {
                 Hint::error(
                     format!("cannot write the log `{}`: {error}", path.display()),
                     "name a file that can be written, or leave --log out",
@@ -115,12 +127,39 @@ impl Log {
             self.waited += 1;
             self.longest = self.longest.max(entry.wait);
         }
+        if self.file.is_none() {
+            return;
+        }
+        if self.unwritten.len() < UNWRITTEN_MAX {
+            // It has nothing in it that cannot be written.
+            if let Ok(line) = serde_json::to_vec(entry) {
+                self.unwritten.extend_from_slice(&line);
+                self.unwritten.push(b'\n');
+            }
+        } else {
+            self.unlogged += 1;
+        }
+        self.write();
+    }
+
+    /// Writes as much as whoever reads it takes.
+    fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
-        let written = serde_json::to_vec(entry).map_err(std::io::Error::from).and_then(|mut line| {
-            line.push(b'\n');
-            file.write_all(&line)
-        });
-        if let Err(error) = written {
+        let mut written = 0;
+        let result = loop {
+            match self.unwritten.get(written..) {
+                None | Some([]) => break Ok(()),
+                Some(rest) => match file.write(rest) {
+                    Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                    Ok(count) => written += count,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(()),
+                    Err(error) => break Err(error),
+                },
+            }
+        };
+        self.unwritten.drain(..written);
+        if let Err(error) = result {
             tell(&format!("warning: the log ends here, it cannot be written: {error}"));
             self.file = None;
         }
@@ -132,7 +171,13 @@ impl Log {
     }
 
     /// What happened, in one line; `None` when no tool was called.
-    pub(crate) fn summary(&self) -> Option<String> {
+    pub(crate) fn summary(&mut self) -> Option<String> {
+        self.write();
+        let lost = self.unlogged
+            + u64::try_from(self.unwritten.split(|byte| *byte == b'\n').count() - 1).unwrap_or(0);
+        if lost > 0 && self.file.is_some() {
+            tell(&format!("warning: the log misses {lost} calls, as whoever reads it is too slow"));
+        }
         let calls = self.allowed + self.rejected + self.never + self.cancelled + self.unserved;
         if calls == 0 {
             return None;

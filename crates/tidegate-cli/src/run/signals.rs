@@ -42,7 +42,7 @@ impl Signals {
 }
 
 /// Whether the process was started with this signal ignored, where the system tells.
-fn is_ignored(signal: Signal) -> bool {
+pub(crate) fn is_ignored(signal: Signal) -> bool {
     let told = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = told.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

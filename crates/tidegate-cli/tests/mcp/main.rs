@@ -9,6 +9,7 @@ mod hosts;
 #[path = "http/main.rs"]
 mod http;
 mod learn;
+mod rough;
 
 use std::collections::BTreeSet;
 use std::io::Read as _;

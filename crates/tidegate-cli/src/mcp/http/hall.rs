@@ -1,5 +1,6 @@
 //! The desk for calls over HTTP: each caller has a channel on which it hears what becomes of its call.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::mcp::charges::Charges;
 use crate::mcp::desk::{Call, CallId, Desk, Gone, Scope, Todo};
-use crate::mcp::frame::Asked;
+use crate::mcp::frame::{Asked, Id};
 
 /// What a caller hears: its progress every 5 s, and one end.
 #[derive(Debug, PartialEq)]
@@ -31,11 +32,22 @@ pub(super) struct Hall {
     changed: Notify,
     clock: Clock,
     pub(super) charges: Charges,
+    /// The calls that their clients can name, and the numbers of their requests.
+    names: Mutex<HashMap<Name, u64>>,
 }
+
+/// How a client tells its call from others: its session, and the id.
+pub(super) type Name = (Box<str>, Id);
 
 impl Hall {
     pub(super) fn new(desk: Desk<Caller>, charges: Charges) -> Self {
-        Self { desk: Mutex::new(desk), changed: Notify::new(), clock: Clock::unix(), charges }
+        Self {
+            desk: Mutex::new(desk),
+            changed: Notify::new(),
+            clock: Clock::unix(),
+            charges,
+            names: Mutex::default(),
+        }
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk<Caller>> {
@@ -47,32 +59,41 @@ impl Hall {
         self.desk().limits_something()
     }
 
-    /// A call came. `request` is a number that no other has: if somebody of `scope` has a call of the same id, the new one
-    /// is told apart by it, and nobody can cancel it by its id.
+    fn names(&self) -> MutexGuard<'_, HashMap<Name, u64>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call came. `request` is a number that no other has. Its client can name it by its id in `session`, if there is one
+    /// and no other call of that name.
     pub(super) fn arrive(
         self: &Arc<Self>,
         asked: Asked,
-        scope: Scope,
+        session: Option<Box<str>>,
         request: u64,
         message: Vec<u8>,
     ) -> Visit {
         let (sender, told) = unbounded_channel();
-        let mut id = CallId { scope, id: asked.id.clone() };
+        let scope = Scope::Request(request);
+        let id = CallId { scope: scope.clone(), id: asked.id.clone() };
         let raw_id = asked.raw_id.clone();
-        let todo = {
-            let mut desk = self.desk();
-            if desk.knows(&id) {
-                id.scope = Scope::Request(request);
-            }
-            desk.arrive(Call::new(asked, id.scope.clone(), message, self.clock.now_ns(), sender))
-        };
+        let name = session.map(|session| (session, asked.id.clone()));
+        if let Some(name) = &name {
+            self.names().entry(name.clone()).or_insert(request);
+        }
+        let visit = Visit { hall: Arc::clone(self), id, name, request, raw_id, told, state: State::Waiting };
+        let todo = self.desk().arrive(Call::new(asked, scope, message, self.clock.now_ns(), sender));
         deliver(todo);
         self.changed.notify_one();
-        Visit { hall: Arc::clone(self), id, raw_id, told, state: State::Waiting }
+        visit
     }
 
-    /// The client no longer wants an answer to `id`; whether the server is to be told.
-    pub(super) fn cancel(&self, id: &CallId) -> bool {
+    /// The client no longer wants an answer to the call of this name; whether the server is to be told.
+    pub(super) fn cancel_named(&self, name: Name) -> bool {
+        let request = self.names().get(&name).copied();
+        request.is_none_or(|request| self.cancel(&CallId { scope: Scope::Request(request), id: name.1 }))
+    }
+
+    fn cancel(&self, id: &CallId) -> bool {
         let told = self.desk().cancel(self.clock.now_ns(), id);
         self.changed.notify_one();
         told
@@ -149,6 +170,8 @@ enum State {
 pub(super) struct Visit {
     hall: Arc<Hall>,
     id: CallId,
+    name: Option<Name>,
+    request: u64,
     raw_id: Box<str>,
     told: UnboundedReceiver<Told>,
     state: State,
@@ -187,13 +210,23 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        if self.state == State::Waiting && matches!(self.told.try_recv(), Ok(Told::Start(_))) {
-            // It was let go a moment ago and never went to the server.
-            self.state = State::Running;
-            self.answered(None);
+        while self.state == State::Waiting
+            && let Ok(told) = self.told.try_recv()
+        {
+            if matches!(told, Told::Start(_)) {
+                // It was let go a moment ago and never went to the server.
+                self.state = State::Running;
+                self.answered(None);
+            }
         }
         if self.state != State::Ended {
             self.hall.cancel(&self.id);
+        }
+        if let Some(name) = &self.name {
+            let mut names = self.hall.names();
+            if names.get(name) == Some(&self.request) {
+                names.remove(name);
+            }
         }
     }
 }

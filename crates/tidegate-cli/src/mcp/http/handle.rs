@@ -9,15 +9,14 @@ use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use tidegate_http::problem::PROBLEM_JSON;
 
+use super::bodies::Bodies;
 use super::hall::{Hall, Told, Visit};
 use super::stream;
 use super::watch::watch;
 use crate::mcp::answer;
-use crate::mcp::desk::{CallId, Scope};
 use crate::mcp::frame::{self, Asked, Message};
 use crate::upstream::Upstream;
 
@@ -29,8 +28,7 @@ const SESSION: &str = "mcp-session-id";
 pub(super) struct Proxy {
     pub(super) hall: Arc<Hall>,
     pub(super) upstream: Upstream,
-    /// The longest message, in bytes.
-    pub(super) max_message: usize,
+    pub(super) bodies: Bodies,
     /// How many calls there were.
     pub(super) calls: AtomicU64,
 }
@@ -44,19 +42,22 @@ impl Proxy {
         if request.method() != Method::POST {
             return self.upstream.forward(request, peer).await;
         }
-        let (parts, body) = request.into_parts();
-        let message = match Limited::new(body, self.max_message).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the message is too long; see --max-message");
-            }
-            Err(_) => return refusal(StatusCode::BAD_REQUEST, "the body of the request broke off"),
+        let (mut parts, body) = request.into_parts();
+        if self.hall.limits_something() && !is_plain(&parts.headers) {
+            let detail = "a message is neither compressed nor in another character encoding than UTF-8";
+            return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
+        }
+        let (message, weight) = match self.bodies.read(body).await {
+            Ok(read) => read,
+            Err((status, detail)) => return refusal(status, detail),
         };
+        // Until the server has begun its answer.
+        parts.extensions.insert(Arc::new(weight));
         match frame::message(&message, &self.hall.charges) {
             Message::Call(asked) => self.call(parts, message, asked, peer).await,
             Message::Cancelled(id) => {
-                let scope = session(&parts.headers).map(|session| Scope::Session(session.into()));
-                let told = scope.is_none_or(|scope| self.hall.cancel(&CallId { scope, id }));
+                let told = session(&parts.headers)
+                    .is_none_or(|session| self.hall.cancel_named((session.into(), id)));
                 if told {
                     self.forward(parts, message, peer).await
                 } else {
@@ -64,7 +65,10 @@ impl Proxy {
                 }
             }
             Message::Batch if self.hall.limits_something() => json(StatusCode::BAD_REQUEST, answer::batch()),
-            Message::Batch | Message::Other => self.forward(parts, message, peer).await,
+            Message::Unclear(id) if self.hall.limits_something() => {
+                json(StatusCode::BAD_REQUEST, answer::unclear(id.as_deref()))
+            }
+            Message::Batch | Message::Unclear(_) | Message::Other => self.forward(parts, message, peer).await,
         }
     }
 
@@ -78,15 +82,12 @@ impl Proxy {
     ) -> Response {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let session = session(&parts.headers);
-        let scope = match session {
-            Some(session) if !asked.modern => Scope::Session(session.into()),
-            _ => Scope::Request(number),
-        };
+        let named_in = session.filter(|_| !asked.modern).map(Box::from);
         asked.subject.session = session.map_or_else(|| peer.ip().to_string().into(), Into::into);
         // What is compressed cannot be read for what it says about waiting.
         parts.headers.remove(header::ACCEPT_ENCODING);
         let hears_progress = parts.headers.get(header::ACCEPT).is_none_or(accepts_events);
-        let mut visit = self.hall.arrive(asked, scope, number, message.into());
+        let mut visit = self.hall.arrive(asked, named_in, number, message.into());
         loop {
             match visit.next().await {
                 Some(Told::Start(message)) => return self.start(parts, message.into(), peer, visit).await,
@@ -115,6 +116,22 @@ impl Proxy {
     async fn forward(&self, parts: Parts, message: Bytes, peer: SocketAddr) -> Response {
         self.upstream.forward(Request::from_parts(parts, Body::from(message)), peer).await
     }
+}
+
+/// Whether the message can be read as it is. What a server would have to unpack first, a call could be hidden in.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let is_packed = headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"));
+    let is_utf8 = |kind: &HeaderValue| {
+        let kind = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
+        let charset = kind.split_once("charset").and_then(|(_, rest)| rest.trim_start().strip_prefix('='));
+        let charset = charset.map(|rest| rest.split(';').next().unwrap_or(rest).trim().trim_matches('"'));
+        !kind.contains("json")
+            || charset.is_none_or(|charset| matches!(charset, "utf-8" | "utf8" | "us-ascii"))
+    };
+    !is_packed && headers.get_all(header::CONTENT_TYPE).iter().all(is_utf8)
 }
 
 fn session(headers: &HeaderMap) -> Option<&str> {
@@ -164,6 +181,24 @@ fn refusal(status: StatusCode, detail: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_packed_or_in_another_encoding_is_not_plain() {
+        for (name, value, expected) in [
+            ("content-type", "application/json", true),
+            ("content-type", "application/json; charset=\"UTF-8\"; x=y", true),
+            ("content-type", "application/json;charset=utf-7", false),
+            ("content-type", "Application/JSON; charset = utf-16", false),
+            ("content-type", "text/plain; charset=iso-8859-1", true),
+            ("content-encoding", "identity", true),
+            ("content-encoding", "gzip", false),
+            ("content-encoding", "identity, br", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+            assert_eq!(is_plain(&headers), expected, "{name}: {value}");
+        }
+    }
 
     #[test]
     fn pages_from_elsewhere_are_told_by_their_origin() {

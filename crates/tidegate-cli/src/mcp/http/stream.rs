@@ -77,7 +77,7 @@ async fn write(
             Some(Told::Start(message)) => {
                 let id = visit.raw_id();
                 let response = proxy.start(parts, message.into(), peer, visit).await;
-                return pass(response, &id, proxy.max_message, client).await;
+                return pass(response, &id, proxy.bodies.longest(), client).await;
             }
             None => return,
         }
@@ -116,7 +116,7 @@ fn is_message(text: &[u8]) -> bool {
 }
 
 /// A body of pieces that come.
-struct Pieces(Receiver<Bytes>);
+pub(super) struct Pieces(pub(super) Receiver<Bytes>);
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;

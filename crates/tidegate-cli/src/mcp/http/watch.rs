@@ -67,7 +67,7 @@ impl Watch {
             Reader::Events(events) => {
                 let visit = &mut self.visit;
                 events.take(bytes, |data| {
-                    if frame::answered(data).as_ref() == Some(&visit.id().id) {
+                    if frame::answered(data).contains(&visit.id().id) {
                         visit.answered(learn::pause(data, SystemTime::now()));
                     }
                 });

@@ -16,6 +16,9 @@ pub(super) const MAX_CLASSES: usize = 10_000;
 /// The class of all that find no other.
 pub(super) const OVERFLOW: usize = 0;
 
+/// The longest session that has a class of its own, in bytes.
+const SESSION_MAX: usize = 1024;
+
 /// How often unused classes are looked for, at most, in nanoseconds.
 const SWEEP_EVERY: u64 = 1_000_000_000;
 
@@ -185,6 +188,9 @@ impl Classes {
         if let Some(class) = self.by_subject.get(subject) {
             return *class;
         }
+        if subject.session.len() > SESSION_MAX {
+            return OVERFLOW;
+        }
         if self.by_subject.len() >= MAX_CLASSES && now >= self.next_sweep {
             self.next_sweep = now.saturating_add(SWEEP_EVERY);
             self.sweep(now, waits);
@@ -223,7 +229,9 @@ impl Classes {
         }
         let told = self.closed.entry(tool.into()).or_insert(0);
         *told = until.max(*told);
-        for class in self.slots.iter_mut().filter(|class| *class.subject.tool == *tool) {
+        // The class of all that find no other is of no tool, and not of one without a name.
+        let own = self.slots.iter_mut().skip(OVERFLOW + 1);
+        for class in own.filter(|class| *class.subject.tool == *tool) {
             class.closed_until = class.closed_until.max(until);
         }
     }

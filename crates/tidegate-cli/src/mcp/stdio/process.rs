@@ -18,6 +18,7 @@ use super::pump::{End, Shared};
 use crate::fault::Hint;
 use crate::mcp::charges::Charges;
 use crate::mcp::desk::Desk;
+use crate::run::signals::is_ignored;
 
 /// How long a server that was told to end may take, before it is told more firmly.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -99,6 +100,14 @@ fn spawn(
     Ok(())
 }
 
+/// Answers the calls that wait. In a thread of its own: a client that does not read must not keep us from ending the server.
+fn spawn_close(shared: &Arc<Shared>, reports: &UnboundedSender<Report>) -> anyhow::Result<()> {
+    spawn("mcp-close", shared, reports, |shared| {
+        shared.close();
+        None
+    })
+}
+
 /// Waits for the end of the server and of what it said; passes signals on.
 async fn watch(
     pid: Pid,
@@ -114,6 +123,7 @@ async fn watch(
     // What the server is told next if it does not end, and when; or when it is no longer waited for what it has said.
     let mut next: Option<(Instant, Signal)> = None;
     let mut too_long = None;
+    let mut steps_before = 0;
     loop {
         if let (true, Some(status)) = (said_all, exited) {
             return too_long.map_or(Ok(code(status)), Err);
@@ -124,8 +134,14 @@ async fn watch(
                 match report {
                     Some(Report::Exited(status)) => {
                         exited = Some(status);
-                        // A client that asked for the end may not read the rest any more.
-                        next = signalled.then(|| (Instant::now() + PATIENCE, Signal::KILL));
+                        // A client that asked for the end may not read the rest any more. And if nobody reads what is said to
+                        // the server, what it left behind is no server, though it may hold its output open.
+                        let is_over = shared.is_unread();
+                        steps_before = shared.steps_down();
+                        if is_over {
+                            spawn_close(shared, reports)?;
+                        }
+                        next = (signalled || is_over).then(|| (Instant::now() + PATIENCE, Signal::KILL));
                     }
                     Some(Report::Up(End::Closed)) => {}
                     Some(Report::Down(End::Closed)) => {
@@ -149,7 +165,14 @@ async fn watch(
             signal = signals.next() => Some(signal),
             () = sleep_until(at), if next.is_some() => {
                 if let Some(status) = exited {
-                    return Ok(code(status));
+                    let steps = shared.steps_down();
+                    if signalled || steps == steps_before && steps.is_multiple_of(2) {
+                        return Ok(code(status));
+                    }
+                    // There is more, or the client is slow to read it.
+                    steps_before = steps;
+                    next = Some((Instant::now() + PATIENCE, Signal::KILL));
+                    continue;
                 }
                 next = (firmer != Signal::KILL).then(|| (Instant::now() + PATIENCE, Signal::KILL));
                 let _ = kill_process(pid, firmer);
@@ -163,11 +186,7 @@ async fn watch(
         }
         signalled = true;
         let _ = kill_process(pid, passed);
-        // In a thread of its own: a client that does not read must not keep us from ending the server.
-        spawn("mcp-close", shared, reports, |shared| {
-            shared.close();
-            None
-        })?;
+        spawn_close(shared, reports)?;
         next = Some((Instant::now() + PATIENCE, Signal::KILL));
     }
 }
@@ -175,26 +194,37 @@ async fn watch(
 /// The signals that go on to the server.
 #[derive(Debug)]
 struct Signals {
-    hangup: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
+    hangup: Option<tokio::signal::unix::Signal>,
+    interrupt: Option<tokio::signal::unix::Signal>,
+    terminate: Option<tokio::signal::unix::Signal>,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
+        // One that is ignored stays so, as after `nohup`: the server is to ignore it too.
+        let listen = |kind: Signal| {
+            (!is_ignored(kind)).then(|| signal(SignalKind::from_raw(kind.as_raw()))).transpose()
+        };
         Ok(Self {
-            hangup: signal(SignalKind::hangup())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            hangup: listen(Signal::HUP)?,
+            interrupt: listen(Signal::INT)?,
+            terminate: listen(Signal::TERM)?,
         })
     }
 
     async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.hangup.recv() => Signal::HUP,
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.terminate.recv() => Signal::TERM,
+            () = arrival(&mut self.hangup) => Signal::HUP,
+            () = arrival(&mut self.interrupt) => Signal::INT,
+            () = arrival(&mut self.terminate) => Signal::TERM,
         }
+    }
+}
+
+async fn arrival(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -4,11 +4,14 @@
 //! that does not read stops the client, and the other way round. The threads hold the locks in one order: the way to the
 //! server, then the desk. So a call and its cancellation reach the server in the order in which they came.
 
+use std::fs::File;
 use std::io::{self, BufReader, Write as _};
 use std::process::{ChildStdin, ChildStdout};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate::clock::Clock;
 
 use crate::mcp::answer;
@@ -32,6 +35,8 @@ pub(crate) struct Shared {
     charges: Charges,
     /// The longest message, in bytes.
     max_message: u64,
+    /// Rises when a message of the server has come, and when it has been passed on.
+    steps_down: AtomicU64,
 }
 
 /// Why a direction came to its end.
@@ -62,6 +67,7 @@ impl Shared {
             clock,
             charges,
             max_message,
+            steps_down: AtomicU64::new(0),
         }
     }
 
@@ -80,9 +86,19 @@ impl Shared {
         let mut line = Vec::new();
         loop {
             match frame::read(&mut stdin, &mut line, self.max_message) {
-                Ok(true) => self.take(&mut line),
+                Ok(true) => {
+                    if line.last() != Some(&b'\n') && !self.desk().is_empty() {
+                        // The last one has no line end, and those that wait come behind it.
+                        line.push(b'\n');
+                    }
+                    self.take(&mut line);
+                }
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return End::TooLong,
                 Ok(false) | Err(_) => break,
+            }
+            if self.to_server().is_none() {
+                stop_reading();
+                break;
             }
         }
         let mut desk = self.desk();
@@ -101,10 +117,12 @@ impl Shared {
         let end = loop {
             match frame::read(&mut reader, &mut line, self.max_message) {
                 Ok(true) => {
+                    self.steps_down.fetch_add(1, Ordering::Relaxed);
                     self.note_answer(&line);
                     if to_client(&line).is_err() {
                         break End::Closed;
                     }
+                    self.steps_down.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break End::TooLong,
                 Ok(false) | Err(_) => break End::Closed,
@@ -125,7 +143,7 @@ impl Shared {
             match desk.due(now) {
                 Todo::Forward((), message) => {
                     drop(desk);
-                    forward(way, &message);
+                    self.forward(way, &message);
                     self.changed.notify_all();
                 }
                 Todo::Answer((), message) => {
@@ -179,13 +197,16 @@ impl Shared {
                 let told = self.desk().cancel(self.clock.now_ns(), &in_pipe(id));
                 self.changed.notify_all();
                 if told {
-                    forward(self.to_server(), line);
+                    self.forward(self.to_server(), line);
                 }
             }
             Message::Batch if self.desk().limits_something() => {
                 let _ = to_client(&answer::batch());
             }
-            Message::Batch | Message::Other => forward(self.to_server(), line),
+            Message::Unclear(id) if self.desk().limits_something() => {
+                let _ = to_client(&answer::unclear(id.as_deref()));
+            }
+            Message::Batch | Message::Unclear(_) | Message::Other => self.forward(self.to_server(), line),
         }
     }
 
@@ -196,7 +217,7 @@ impl Shared {
             desk.arrive(Call::new(asked, Scope::Pipe, message, self.clock.now_ns(), ()))
         };
         match todo {
-            Todo::Forward((), message) => forward(way, &message),
+            Todo::Forward((), message) => self.forward(way, &message),
             Todo::Answer((), message) => {
                 drop(way);
                 let _ = to_client(&message);
@@ -208,15 +229,53 @@ impl Shared {
         }
     }
 
+    /// Passes a message on. If the server reads no more, no call starts any more, and those that did not are answered. Those
+    /// that run go on: what the server says is read until it says no more.
+    fn forward(&self, mut way: MutexGuard<'_, Option<ChildStdin>>, message: &[u8]) {
+        let is_passed = way.as_mut().is_some_and(|server| server.write_all(message).is_ok());
+        if is_passed {
+            return;
+        }
+        way.take();
+        drop(way);
+        let unsent = match frame::message(message, &self.charges) {
+            Message::Call(asked) => {
+                self.desk().unsent(self.clock.now_ns(), &asked, &in_pipe(asked.id.clone()))
+            }
+            _ => None,
+        };
+        if let Some(answer) = unsent {
+            let _ = to_client(&answer);
+        }
+        self.close();
+    }
+
+    /// How far the way down has come; an even number if it waits for the server, and an odd one if it waits for the client.
+    pub(crate) fn steps_down(&self) -> u64 {
+        self.steps_down.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server, and whatever it started, has closed the way to it.
+    pub(crate) fn is_unread(&self) -> bool {
+        // Who holds the lock writes, so somebody reads, or it will see for itself.
+        let Ok(way) = self.to_server.try_lock() else { return false };
+        way.as_ref().is_none_or(|way| {
+            let mut polled = [PollFd::new(way, PollFlags::empty())];
+            let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut polled, Some(&nothing)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+        })
+    }
+
     fn note_answer(&self, line: &[u8]) {
         if !self.desk().expects_answers() {
             return;
         }
-        let Some(id) = frame::answered(line).map(in_pipe) else { return };
-        if self.desk().knows(&id) {
-            let pause = learn::pause(line, SystemTime::now());
-            self.desk().answered(self.clock.now_ns(), &id, pause);
-            self.changed.notify_all();
+        for id in frame::answered(line).into_iter().map(in_pipe) {
+            if self.desk().knows(&id) {
+                let pause = learn::pause(line, SystemTime::now());
+                self.desk().answered(self.clock.now_ns(), &id, pause);
+                self.changed.notify_all();
+            }
         }
     }
 }
@@ -229,12 +288,11 @@ fn together(messages: Vec<((), Vec<u8>)>) -> Vec<u8> {
     messages.into_iter().flat_map(|((), message)| message).collect()
 }
 
-/// A server that does not read any more ends, or has ended: that is seen where its answers are read.
-fn forward(mut way: MutexGuard<'_, Option<ChildStdin>>, message: &[u8]) {
-    if let Some(server) = &mut *way
-        && server.write_all(message).is_err()
-    {
-        way.take();
+/// Who still writes to us gets an error, as from a server that does not read.
+fn stop_reading() {
+    if let Ok(nothing) = File::open("/dev/null") {
+        // If it fails, what is said is lost instead.
+        let _ = rustix::stdio::dup2_stdin(nothing);
     }
 }
 

@@ -233,3 +233,29 @@ fn a_server_that_is_down_is_told_and_frees_the_place() {
         assert!(status == 502 && body.contains("\"status\":502"), "{status} {body}");
     }
 }
+
+#[test]
+fn no_call_is_hidden_in_a_packed_message() {
+    let (upstream, seen) = server();
+    let proxy = Proxy::start(upstream, &["--limit", "1 per 1h", "--max-wait", "0s"]);
+    for headers in ["content-encoding: gzip\r\n", "content-type: application/json; charset=utf-7\r\n"] {
+        assert_eq!(proxy.post(headers, &call(1, "echo")).0, 415, "{headers}");
+    }
+    assert!(seen.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_call_that_comes_late_to_its_end_does_not_end_another_of_the_same_id() {
+    let (upstream, seen) = server();
+    let proxy = Proxy::start(upstream, &["--max-in-flight", "1", "--max-wait", "7s"]);
+    let session = "mcp-session-id: one\r\n";
+    let first = proxy.open("POST", session, &call(1, "silent"));
+    wait_for(&seen, "silent", 1);
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    assert_eq!(proxy.post(session, &told).0, 202);
+    let _second = proxy.open("POST", session, &call(1, "silent"));
+    wait_for(&seen, "silent", 2);
+    drop(first);
+    // The second still has the only place, also after the grace.
+    assert_eq!(proxy.call(3, "echo")["result"]["_meta"][META]["reason"], "in-flight");
+}
