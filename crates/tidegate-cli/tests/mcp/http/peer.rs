@@ -82,6 +82,7 @@ enum Then {
     Open,
     Ended,
     Broken,
+    Breaks,
 }
 
 fn events(messages: &[Value], then: Then) -> Response {
@@ -99,12 +100,18 @@ impl hyper::body::Body for Events {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match (self.pieces.pop_front(), &self.then) {
             (Some(piece), _) => Poll::Ready(Some(Ok(Frame::data(piece)))),
             (None, Then::Open) => Poll::Pending,
             (None, Then::Ended) => Poll::Ready(None),
-            (None, Then::Broken) => Poll::Ready(Some(Err(io::Error::other("broken off")))),
+            (None, Then::Broken) => {
+                // Once what came before has gone out.
+                self.then = Then::Breaks;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            (None, Then::Breaks) => Poll::Ready(Some(Err(io::Error::other("broken off")))),
         }
     }
 }
