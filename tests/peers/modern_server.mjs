@@ -1,8 +1,11 @@
 // A server that speaks MCP 2026-07-28, on the v2 SDK, since server-everything speaks 2025-11-25 at most. Its tools have
-// the names of those of server-everything, and do the same, so that one row of the tests runs against both.
+// the names of those of server-everything, and do the same, so that one row of the tests runs against both. It speaks
+// over standard input and output, or with the argument `http` at the port in PORT.
 
+import { createServer } from "node:http";
 import { setTimeout as after } from "node:timers/promises";
-import { fromJsonSchema, inputRequired, McpServer } from "@modelcontextprotocol/server";
+import { toNodeHandler } from "@modelcontextprotocol/node";
+import { createMcpHandler, fromJsonSchema, inputRequired, McpServer } from "@modelcontextprotocol/server";
 import { serveStdio } from "@modelcontextprotocol/server/stdio";
 
 const text = (text) => ({ content: [{ type: "text", text }] });
@@ -41,7 +44,7 @@ const TOOLS = {
   "get-roots-list": [{}, ask(inputRequired.listRoots())],
 };
 
-serveStdio(() => {
+const make = () => {
   const server = new McpServer({ name: "modern", version: "1.0.0" });
   for (const [name, [fields, tool]] of Object.entries(TOOLS)) {
     const properties = Object.fromEntries(Object.entries(fields).map(([field, type]) => [field, { type }]));
@@ -49,4 +52,12 @@ serveStdio(() => {
     server.registerTool(name, { description: `As ${name} of server-everything`, inputSchema }, tool);
   }
   return server;
-});
+};
+
+if (process.argv[2] === "http") {
+  const server = createServer(toNodeHandler(createMcpHandler(make)));
+  const port = Number(process.env.PORT ?? 0);
+  server.listen(port, "127.0.0.1", () => console.error(`listening on port ${server.address().port}`));
+} else {
+  serveStdio(make);
+}

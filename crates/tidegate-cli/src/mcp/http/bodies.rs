@@ -105,7 +105,7 @@ mod tests {
         runtime.unwrap().block_on(async {
             let (sender, pieces) = tokio::sync::mpsc::channel(1);
             let body = Body::new(super::super::stream::Pieces(pieces));
-            sender.send(Bytes::from_static(b"{")).await.unwrap();
+            sender.send(Ok(Bytes::from_static(b"{"))).await.unwrap();
             let bodies = Bodies { patience: Duration::from_millis(10), ..Bodies::new(10) };
             let refused = bodies.read(body).await.unwrap_err();
             assert_eq!(refused.0, StatusCode::REQUEST_TIMEOUT);

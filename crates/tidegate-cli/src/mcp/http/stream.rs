@@ -1,6 +1,6 @@
 //! An answer that begins while its call waits: an event stream with notifications of progress, and the answer at its end.
 
-use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -63,15 +63,15 @@ async fn write(
     peer: SocketAddr,
     mut visit: Visit,
     progress: Vec<u8>,
-    client: &Sender<Bytes>,
+    client: &Sender<Piece>,
 ) {
     // A client that has gone is seen by who called this.
-    let _ = client.send(event(&progress).into()).await;
+    let _ = client.send(Ok(event(&progress).into())).await;
     loop {
         match visit.next().await {
-            Some(Told::Progress(progress)) => drop(client.send(event(&progress).into()).await),
+            Some(Told::Progress(progress)) => drop(client.send(Ok(event(&progress).into())).await),
             Some(Told::Answer(answer)) => {
-                let _ = client.send(event(&answer).into()).await;
+                let _ = client.send(Ok(event(&answer).into())).await;
                 return;
             }
             Some(Told::Start(message)) => {
@@ -84,16 +84,20 @@ async fn write(
     }
 }
 
-/// Passes the server's answer on, as events.
-async fn pass(response: Response, id: &str, max_message: usize, client: &Sender<Bytes>) {
+/// Passes the server's answer on, as events. If its stream breaks off, so does the client's: an end would say that all came.
+async fn pass(response: Response, id: &str, max_message: usize, client: &Sender<Piece>) {
     let status = response.status();
     let is_stream = is_event_stream(response.headers());
     let mut body = response.into_body();
     if is_stream && status.is_success() {
-        while let Some(Ok(frame)) = body.frame().await {
-            if let Ok(data) = frame.into_data() {
-                let _ = client.send(data).await;
-            }
+        while let Some(frame) = body.frame().await {
+            let piece = match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => Ok(data),
+                // Trailers, which no event stream has.
+                Ok(Err(_)) => continue,
+                Err(error) => Err(io::Error::other(error)),
+            };
+            let _ = client.send(piece).await;
         }
         return;
     }
@@ -103,7 +107,7 @@ async fn pass(response: Response, id: &str, max_message: usize, client: &Sender<
         Ok(message) if is_message(&message) => event(&message),
         _ => event(&answer::of_http(id, status.as_u16())),
     };
-    let _ = client.send(message.into()).await;
+    let _ = client.send(Ok(message.into())).await;
 }
 
 fn is_message(text: &[u8]) -> bool {
@@ -115,17 +119,17 @@ fn is_message(text: &[u8]) -> bool {
     serde_json::from_slice::<Head>(text).is_ok()
 }
 
+/// A part of a stream, or that it broke off.
+pub(super) type Piece = io::Result<Bytes>;
+
 /// A body of pieces that come.
-pub(super) struct Pieces(pub(super) Receiver<Bytes>);
+pub(super) struct Pieces(pub(super) Receiver<Piece>);
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
     }
 }

@@ -138,6 +138,23 @@ fn who_waits_is_told_of_progress_and_gets_the_answer_in_the_same_stream() {
 }
 
 #[test]
+fn a_stream_that_breaks_off_does_so_for_the_client_too() {
+    let (upstream, _) = server();
+    let proxy = Proxy::start(upstream, &["--limit", "1 per 2s"]);
+    let mut waits = call(1, "cut");
+    waits["params"]["_meta"] = json!({"progressToken": "p"});
+    // The first does not wait.
+    for _ in 0..2 {
+        let mut answer = Vec::new();
+        let _ = proxy.open("POST", "", &waits).read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.contains("chunked"), "{answer}");
+        // A piece of length 0 would say that all has come.
+        assert!(!answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
+    }
+}
+
+#[test]
 fn a_call_that_is_cancelled_or_whose_client_goes_while_it_waits_leaves_no_trace() {
     let (upstream, seen) = server();
     let log = file("http-cancelled.jsonl");

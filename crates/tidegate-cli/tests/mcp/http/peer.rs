@@ -1,8 +1,7 @@
 //! `tidegate mcp --listen` as a process, a server for it, and a client that speaks plain HTTP.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
@@ -52,7 +51,7 @@ pub(super) fn server() -> (SocketAddr, Seen) {
 async fn answer(method: &Method, message: &Value, name: &str) -> Response {
     let result = |text: &str, is_error: bool| json!({"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": text}], "isError": is_error}});
     if method == Method::GET {
-        return events(&[json!({"jsonrpc": "2.0", "method": "notifications/message"})], true);
+        return events(&[json!({"jsonrpc": "2.0", "method": "notifications/message"})], Then::Open);
     }
     match name {
         "slow" => {
@@ -63,10 +62,11 @@ async fn answer(method: &Method, message: &Value, name: &str) -> Response {
         // The answer, after which the stream stays open.
         "stream" => events(
             &[json!({"jsonrpc": "2.0", "method": "notifications/progress"}), result("stream", false)],
-            true,
+            Then::Open,
         ),
+        "cut" => events(&[json!({"jsonrpc": "2.0", "method": "notifications/cut"})], Then::Broken),
         "busy" => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "2")], "slow down").into_response(),
-        "busy_stream" => events(&[result("429. Retry-After: 2", true)], false),
+        "busy_stream" => events(&[result("429. Retry-After: 2", true)], Then::Ended),
         "broken" => StatusCode::BAD_GATEWAY.into_response(),
         _ if message.get("id").is_none() => StatusCode::ACCEPTED.into_response(),
         _ => json_of(&result(name, false)),
@@ -77,29 +77,41 @@ fn json_of(message: &Value) -> Response {
     ([("content-type", "application/json")], message.to_string()).into_response()
 }
 
-fn events(messages: &[Value], stays_open: bool) -> Response {
+/// What becomes of a stream after its events.
+enum Then {
+    Open,
+    Ended,
+    Broken,
+    Breaks,
+}
+
+fn events(messages: &[Value], then: Then) -> Response {
     let pieces =
         messages.iter().map(|message| format!("event: message\ndata: {message}\n\n").into()).collect();
-    ([("content-type", "text/event-stream")], Body::new(Events { pieces, stays_open })).into_response()
+    ([("content-type", "text/event-stream")], Body::new(Events { pieces, then })).into_response()
 }
 
 struct Events {
     pieces: VecDeque<Bytes>,
-    stays_open: bool,
+    then: Then,
 }
 
 impl hyper::body::Body for Events {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.pieces.pop_front() {
-            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
-            None if self.stays_open => Poll::Pending,
-            None => Poll::Ready(None),
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match (self.pieces.pop_front(), &self.then) {
+            (Some(piece), _) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            (None, Then::Open) => Poll::Pending,
+            (None, Then::Ended) => Poll::Ready(None),
+            (None, Then::Broken) => {
+                // Once what came before has gone out.
+                self.then = Then::Breaks;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            (None, Then::Breaks) => Poll::Ready(Some(Err(io::Error::other("broken off")))),
         }
     }
 }
