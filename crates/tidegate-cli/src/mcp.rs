@@ -1,6 +1,7 @@
 //! `tidegate mcp`: limits on the tool calls of an MCP server, as a proxy on its standard input and output, or over HTTP.
 
 mod answer;
+mod call;
 mod charges;
 mod desk;
 mod frame;

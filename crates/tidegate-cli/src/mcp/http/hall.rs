@@ -8,8 +8,9 @@ use tidegate::clock::Clock;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::mcp::call::{Call, CallId, Scope};
 use crate::mcp::charges::Charges;
-use crate::mcp::desk::{Call, CallId, Desk, Gone, Scope, Todo};
+use crate::mcp::desk::{Desk, Gone, Todo};
 use crate::mcp::frame::{Asked, Id};
 
 /// What a caller hears: its progress every 5 s, and one end.

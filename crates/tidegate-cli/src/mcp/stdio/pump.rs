@@ -15,8 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate::clock::Clock;
 
 use crate::mcp::answer;
+use crate::mcp::call::{Call, CallId, Scope};
 use crate::mcp::charges::Charges;
-use crate::mcp::desk::{Call, CallId, Desk, Gone, Scope, Todo};
+use crate::mcp::desk::{Desk, Gone, Todo};
 use crate::mcp::frame::{self, Asked, Id, Message};
 use crate::mcp::learn;
 
