@@ -18,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! - [`Store`]: a server, and the connection that all its limiters share.
+//! - [`Store`]: a server, the primary that sentinels tell, or a cluster, and the connections that all its limiters share.
 //! - [`SharedLimiter`]: one limit or several for each of many keys, all charged or none.
 //! - [`Answer`]: the decision, which limit bound, what is left, and how it was made ([`Made`]).
 //! - [`OnFailure`]: what is answered without the store; chosen for each limiter, without a default.
@@ -31,7 +31,11 @@
 //! **When the store fails.** A call is sent again only when the server said that it did not run it. A reply that does not
 //! come is *unknown*: the call may have been charged, nothing is given back, and the limiter's [`OnFailure`] answers. After
 //! five such in a row, or half of a second's, the breaker opens: calls are answered at once, and a connection is tried in
-//! the background every 0.1 to 2 s.
+//! the background every 0.1 to 2 s. In a cluster each node has a breaker of its own.
+//!
+//! **Failovers.** The primary is found again through the sentinels, or the other nodes of the cluster; meanwhile the limiter's
+//! [`OnFailure`] answers. Calls that a node sends elsewhere, while a slot moves, go there before their deadline. For those who
+//! want no charge forgotten there is [`wait_for_replicas`](StoreBuilder::wait_for_replicas).
 //!
 //! **Beyond the promise.** Each of these adds at most one burst for each key, and no more than was spent in the time:
 //!
@@ -41,13 +45,17 @@
 //! - a clock of the server that is set ahead. One that is set back holds callers up until it is where it was.
 //!
 //! **Batches.** Calls that come while others are under way go together in one script, without a timer. A lone call is
-//! sent as it is. The server decides them in order, as if they had come one by one.
+//! sent as it is. The server decides them in order, as if they had come one by one. In a cluster these are calls of one slot,
+//! which means of one key.
 //!
-//! **Not here yet.** Leases (several calls for one trip), places in flight across machines, cluster and sentinel
-//! connections, refunds, and algorithms other than the token bucket.
+//! **Not here yet.** Leases (several calls for one trip), places in flight across machines, refunds, and algorithms other than
+//! the token bucket.
 
+mod address;
 mod answer;
 mod batcher;
+mod cluster;
+mod common;
 mod counters;
 mod error;
 mod failure;
@@ -55,10 +63,16 @@ mod fault;
 mod health;
 mod limiter;
 mod link;
+mod moving;
+mod route;
 mod script;
+mod sentinel;
+mod servers;
 mod shield;
+mod slot;
 mod store;
 mod units;
+mod up;
 mod warning;
 
 pub use answer::{Answer, Made};
