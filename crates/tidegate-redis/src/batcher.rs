@@ -57,6 +57,11 @@ impl Batcher {
         Arc::new(Self { link, runtime, max_waiting, queue: Mutex::default() })
     }
 
+    /// How many calls may wait.
+    pub(crate) const fn max_waiting(&self) -> usize {
+        self.max_waiting
+    }
+
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }

@@ -53,6 +53,7 @@ mod error;
 mod failure;
 mod fault;
 mod health;
+mod leased;
 mod lend;
 mod limiter;
 mod link;
@@ -67,6 +68,7 @@ pub use answer::{Answer, Made};
 pub use counters::Stats;
 pub use error::{Error, StoreFault};
 pub use failure::OnFailure;
+pub use leased::{LeasedLimiter, Leasing};
 pub use limiter::SharedLimiter;
 pub use store::{Store, StoreBuilder};
 pub use warning::Warning;
@@ -81,9 +83,12 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Store>();
     shared::<SharedLimiter>();
+    shared::<LeasedLimiter>();
     const fn sent<T: Send>(_: fn(&'static SharedLimiter) -> T) {}
     sent(|limiter| limiter.check("key"));
     sent(|limiter| limiter.peek("key", 1));
+    const fn sent_leased<T: Send>(_: fn(&'static LeasedLimiter) -> T) {}
+    sent_leased(|limiter| limiter.check("key"));
 };
 
 /// Servers for the tests.

@@ -57,6 +57,10 @@ impl SharedLimiter {
         &self.policy
     }
 
+    pub(crate) fn buckets(&self) -> &[Units] {
+        &self.buckets
+    }
+
     /// Decides a call of cost 1 in every limit of `key`, and charges it if it is allowed.
     pub async fn check(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> Answer {
         self.check_with(key, |_| 1).await
@@ -154,7 +158,8 @@ impl SharedLimiter {
         })
     }
 
-    fn without_store(&self, fault: &Fault, key: &[u8], costs: &[u64], charge: bool) -> Answer {
+    /// The answer for want of the store.
+    pub(crate) fn without_store(&self, fault: &Fault, key: &[u8], costs: &[u64], charge: bool) -> Answer {
         let counters = self.store.counters();
         match fault {
             Fault::Down => counters.not_connected.one(),
@@ -243,7 +248,7 @@ fn part_of_a_key(name: &str) -> Result<(), Error> {
 
 /// No two buckets have one key, whatever bytes `key` holds: the limiter's name ends at the second colon, and the limit's
 /// name starts after the last `}:`.
-fn bucket_key(limiter: &str, key: &[u8], limit: &str) -> Box<[u8]> {
+pub(crate) fn bucket_key(limiter: &str, key: &[u8], limit: &str) -> Box<[u8]> {
     let mut text = Vec::with_capacity(limiter.len() + key.len() + limit.len() + 13);
     for part in [b"{tidegate:", limiter.as_bytes(), b":", key, b"}:", limit.as_bytes()] {
         text.extend_from_slice(part);

@@ -23,7 +23,7 @@ use crate::{Stats, Warning};
 /// It is one server: the primary, or an address that leads to it. Redis 6.2 or later.
 #[derive(Debug, Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// What limiters need of it.

@@ -11,4 +11,5 @@
 mod exact;
 mod faults;
 mod harness;
+mod leased;
 mod texts;

@@ -154,6 +154,22 @@ fn a_clock_that_goes_back_brings_no_token_and_takes_none_back() {
 }
 
 #[test]
+fn a_return_that_comes_after_the_end_of_its_loan_is_not_taken() {
+    let mut subject = Subject::new();
+    let quota: Quota = "100/s burst 100".parse().unwrap();
+    let (units, ttl_us) = (units(quota), 50_000);
+    let ask = |first, returned| Ask { first, waiting: first, chunk: 0, returned };
+    for (age_us, taken) in [(50_000, 5), (50_001, 0), (100_000, 0)] {
+        subject.clear();
+        let _all = subject.lend(&units, ttl_us, START, &ask(100, None));
+        let loan = subject.lend(&units, ttl_us, START + 110_000, &ask(10, None)).loan.unwrap();
+        let returned = Returned { tokens: 5, lent_at: loan.lent_at };
+        let told = subject.lend(&units, ttl_us, START + 110_000 + age_us, &ask(0, Some(returned)));
+        assert_eq!(told.returned, taken, "{age_us}");
+    }
+}
+
+#[test]
 fn where_somebody_else_charged_the_bucket_nothing_is_taken_back() {
     let mut subject = Subject::new();
     let quota: Quota = "100/s burst 100".parse().unwrap();

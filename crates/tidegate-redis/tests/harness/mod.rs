@@ -1,5 +1,6 @@
 //! What the tests of the whole crate need: servers, a proxy that does what networks do, and words for limits.
 
+pub(crate) mod log;
 pub(crate) mod proxy;
 pub(crate) mod server;
 
