@@ -57,6 +57,7 @@ mod leased;
 mod lend;
 mod limiter;
 mod link;
+mod places;
 mod runner;
 mod script;
 mod shield;
@@ -70,6 +71,7 @@ pub use error::{Error, StoreFault};
 pub use failure::OnFailure;
 pub use leased::{LeasedLimiter, Leasing};
 pub use limiter::SharedLimiter;
+pub use places::{NoPlace, Place, Places, PlacesSettings, WithoutPlaces};
 pub use store::{Store, StoreBuilder};
 pub use warning::Warning;
 
@@ -84,11 +86,15 @@ const _: () = {
     shared::<Store>();
     shared::<SharedLimiter>();
     shared::<LeasedLimiter>();
+    shared::<Places>();
+    shared::<Place>();
     const fn sent<T: Send>(_: fn(&'static SharedLimiter) -> T) {}
     sent(|limiter| limiter.check("key"));
     sent(|limiter| limiter.peek("key", 1));
     const fn sent_leased<T: Send>(_: fn(&'static LeasedLimiter) -> T) {}
     sent_leased(|limiter| limiter.check("key"));
+    const fn sent_places<T: Send>(_: fn(&'static Places) -> T) {}
+    sent_places(|places| places.acquire("key"));
 };
 
 /// Servers for the tests.

@@ -239,7 +239,7 @@ fn check(name: &str, policy: &Policy) -> Result<Vec<Units>, Error> {
     Ok(buckets)
 }
 
-fn part_of_a_key(name: &str) -> Result<(), Error> {
+pub(crate) fn part_of_a_key(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.contains([':', '{', '}']) {
         return Err(Error::Name { name: name.into() });
     }

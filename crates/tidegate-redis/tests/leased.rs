@@ -1,13 +1,13 @@
 //! Leases on a server of its own: chunks of one bucket, spent by many processes, some of which are killed or stopped.
 //!
 //! This program is also the other processes: it starts itself again, with what to do in the environment.
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::harness::log::{Allowed, beyond};
 use crate::harness::server::Server;
+use crate::harness::talk::Talk;
 use crate::harness::{policy, quota};
 use tidegate::{Algorithm, Decision, Kind, Limit, Mode, Policy};
 use tidegate_redis::{Answer, LeasedLimiter, Leasing, Made, OnFailure, Stats, Store};
@@ -344,46 +344,6 @@ fn four_copies_of_a_leased_bucket_are_seen_to_be_beyond_it() {
     assert!(beyond(log, 300, 500) > 600);
 }
 
-/// What a process says, line by line.
-struct Talk {
-    child: Child,
-    says: BufReader<ChildStdout>,
-    hears: ChildStdin,
-}
-
-impl Talk {
-    fn to(mut child: Child) -> Self {
-        let says = BufReader::new(child.stdout.take().unwrap());
-        let hears = child.stdin.take().unwrap();
-        Self { child, says, hears }
-    }
-
-    /// The number or word after `what`, as soon as it is said; `None` at the end.
-    fn next(&mut self, what: &str) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.says.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            if let Some((_, rest)) = line.split_once(what) {
-                return Some(rest.trim().to_owned());
-            }
-        }
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    }
-}
-
-impl Drop for Talk {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test]
 async fn a_worker_that_is_killed_loses_at_most_what_one_may_hold() {
     let server = Server::start(&[]);
@@ -429,7 +389,7 @@ fn a_worker_that_was_stopped_past_the_end_of_its_lease_spends_none_of_it() {
     assert!(held > 0);
     // The time that has to pass is what is tested.
     std::thread::sleep(Duration::from_millis(450));
-    worker.hears.write_all(b"go\n").unwrap();
+    worker.say("go");
     worker.signal("-CONT");
     assert_eq!(worker.next("made ").as_deref(), Some("exact"));
 }

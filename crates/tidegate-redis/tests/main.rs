@@ -12,4 +12,5 @@ mod exact;
 mod faults;
 mod harness;
 mod leased;
+mod places;
 mod texts;

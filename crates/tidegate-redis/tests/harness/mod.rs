@@ -3,6 +3,7 @@
 pub(crate) mod log;
 pub(crate) mod proxy;
 pub(crate) mod server;
+pub(crate) mod talk;
 
 use tidegate::{Algorithm, Kind, Limit, Mode, Policy, Quota};
 
