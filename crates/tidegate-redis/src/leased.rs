@@ -196,13 +196,13 @@ impl LeasedLimiter {
     /// Decides a call of `cost` on `key`, and charges it if it is allowed. One that costs nothing is always allowed.
     pub async fn check_n(&self, key: &(impl AsRef<[u8]> + ?Sized), cost: u64) -> Answer {
         let (inner, key) = (&self.inner, key.as_ref());
-        let called = tokio::time::Instant::now();
         let answer = match Inner::step(inner, key, cost) {
             Step::Answered(answer) => answer,
             Step::Each => return inner.each.check_n(key, cost).await,
             Step::Without(fault) => return inner.each.without_store(&fault, key, &[cost], true),
             Step::Waits(answered) => {
-                let deadline = called + inner.bank.deadline();
+                // Most calls do not come here, and a look at the clock is a good part of what they take.
+                let deadline = tokio::time::Instant::now() + inner.bank.deadline();
                 let answer = match tokio::time::timeout_at(deadline, answered).await {
                     Ok(Ok(answer)) => answer,
                     // The runtime of the store has ended.
