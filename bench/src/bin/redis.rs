@@ -1,6 +1,8 @@
 //! Decisions by a Redis server: one script for each, as most clients do it, beside `tidegate-redis`, in one run.
 //!
-//! Both share one connection between all callers, on the same server and runtime. The server, which is started here, and the
+//! On the hot key, limiters that lease are measured too, with the calls to the server that they need.
+//!
+//! All share one connection between all callers, on the same server and runtime. The server, which is started here, and the
 //! callers share the machine, so the figures say what the two have to do, and not what a server alone can.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
@@ -18,7 +20,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 use redis::aio::MultiplexedConnection;
 use tidegate::Quota;
-use tidegate_redis::{Made, OnFailure, SharedLimiter, Store};
+use tidegate_redis::{LeasedLimiter, Leasing, Made, OnFailure, SharedLimiter, Store};
 
 /// Decisions by a Redis server, one script for each beside tidegate-redis
 #[derive(Debug, Parser)]
@@ -30,6 +32,9 @@ struct Cli {
     /// For how many milliseconds
     #[arg(long, default_value = "500")]
     ms: u64,
+    /// Only the load on one key that is allowed
+    #[arg(long)]
+    hot: bool,
     /// The server
     #[arg(long, default_value = "redis-server", env = "TIDEGATE_REDIS_SERVER")]
     server: String,
@@ -90,6 +95,8 @@ impl Load {
 enum Peer {
     Plain(MultiplexedConnection, Arc<str>),
     Ours(Arc<SharedLimiter>),
+    /// A limiter that leases, and its store.
+    Leased(Arc<LeasedLimiter>, Store),
 }
 
 impl Peer {
@@ -110,6 +117,11 @@ impl Peer {
             Self::Ours(limiter) => {
                 let answer = limiter.check(&key.to_string()).await;
                 ensure!(matches!(answer.made, Made::Exact | Made::Remembered), "{answer:?}");
+                Ok(answer.is_allowed())
+            }
+            Self::Leased(limiter, _) => {
+                let answer = limiter.check(&key.to_be_bytes()).await;
+                ensure!(matches!(answer.made, Made::Exact | Made::Remembered | Made::Leased), "{answer:?}");
                 Ok(answer.is_allowed())
             }
         }
@@ -152,6 +164,8 @@ struct Figures {
     p99_us: f64,
     /// The server's time on its processor for a decision: what others on this machine do changes it least.
     server_us: f64,
+    /// Calls of a limiter that leases to the server.
+    trips_per_second: f64,
 }
 
 fn main() -> Result<()> {
@@ -175,18 +189,26 @@ async fn run(cli: &Cli, server: &Server) -> Result<()> {
     for round in 1..=cli.rounds {
         eprintln!("round {round} of {}", cli.rounds);
         for load in Load::ALL {
+            if cli.hot && load != Load::Hot {
+                continue;
+            }
             let quota: Quota = load.quota().parse()?;
             let limiter =
                 |store: &Store| store.limiter(&format!("{load:?}"), quota, OnFailure::Closed).map(Arc::new);
-            let peers = [
+            let leasing = Leasing { max_overshoot: quota.burst() / 10, keys: 1000 };
+            let mut peers = vec![
                 Peer::Plain(connection.clone(), sha.as_str().into()),
                 Peer::Ours(limiter(&asking)?),
                 Peer::Ours(limiter(&store)?),
             ];
+            if load == Load::Hot {
+                let limiter = store.leased_limiter("leased", quota, leasing, OnFailure::Closed).await?;
+                peers.push(Peer::Leased(Arc::new(limiter), store.clone()));
+            }
             for callers in [1, 64, 512] {
                 for (index, peer) in peers.iter().enumerate() {
                     // What the store remembers makes no difference where nothing is rejected.
-                    if index < 2 || load == Load::HotRejected {
+                    if index != 2 || load == Load::HotRejected {
                         let figures =
                             measure(&mut connection, peer, load, callers, Duration::from_millis(cli.ms))
                                 .await?;
@@ -210,6 +232,11 @@ async fn measure(
     if load == Load::HotRejected {
         let _spent = peer.clone().is_allowed(0, load).await?;
     }
+    let trips = || match peer {
+        Peer::Leased(_, store) => store.stats().scripts,
+        _ => 0,
+    };
+    let before = trips();
     let cpu = server_cpu_us(connection).await?;
     let start = Instant::now();
     let until = start + time;
@@ -224,6 +251,7 @@ async fn measure(
         per_second: latency_ns.len() as f64 / seconds,
         p50_us: latency_ns.value_at_quantile(0.5) as f64 / 1000.0,
         p99_us: latency_ns.value_at_quantile(0.99) as f64 / 1000.0,
+        trips_per_second: (trips() - before) as f64 / seconds,
         server_us: (server_cpu_us(connection).await? - cpu) / latency_ns.len() as f64,
     })
 }
@@ -258,11 +286,12 @@ async fn call(mut peer: Peer, load: Load, seed: usize, until: Instant) -> Result
 
 fn print(all: &BTreeMap<(Load, usize, usize), Vec<Figures>>) {
     println!(
-        "{:<23}{:>8}  {:<30}{:>12}  {:<22}{:>9}{:>10}{:>11}",
-        "load", "callers", "client", "decisions/s", "(min - max)", "p50 us", "p99 us", "server us"
+        "{:<23}{:>8}  {:<30}{:>12}  {:<22}{:>9}{:>10}{:>11}{:>9}",
+        "load", "callers", "client", "decisions/s", "(min - max)", "p50 us", "p99 us", "server us", "trips/s"
     );
     for ((load, callers, peer), rounds) in all {
-        let client = ["one script each", "tidegate-redis, asks each time", "tidegate-redis"];
+        let client =
+            ["one script each", "tidegate-redis, asks each time", "tidegate-redis", "tidegate-redis, leased"];
         let client = if *peer == 1 && *load != Load::HotRejected { client[2] } else { client[*peer] };
         let median = |of: fn(&Figures) -> f64| {
             let mut values: Vec<f64> = rounds.iter().map(of).collect();
@@ -272,9 +301,11 @@ fn print(all: &BTreeMap<(Load, usize, usize), Vec<Figures>>) {
         let (rate, min, max) = median(|figures| figures.per_second);
         let ((p50, ..), (p99, ..)) = (median(|figures| figures.p50_us), median(|figures| figures.p99_us));
         let (server, ..) = median(|figures| figures.server_us);
+        let (trips, ..) = median(|figures| figures.trips_per_second);
+        let trips = if *peer == 3 { format!("{trips:.1}") } else { String::new() };
         let spread = format!("({min:.0} - {max:.0})");
         println!(
-            "{:<23}{callers:>8}  {client:<30}{rate:>12.0}  {spread:<22}{p50:>9.0}{p99:>10.0}{server:>11.2}",
+            "{:<23}{callers:>8}  {client:<30}{rate:>12.0}  {spread:<22}{p50:>9.0}{p99:>10.0}{server:>11.2}{trips:>9}",
             load.name()
         );
     }

@@ -67,8 +67,8 @@ impl Terms {
 
     /// Terms under which any number of workers allow at most `max_overshoot` tokens more than one bucket of `quota` would.
     ///
-    /// What the quota brings in the time to live is the overshoot: `τ = max_overshoot / r`, at most 10 s, and a worker holds
-    /// at most half of it. `None` if that is less than 20 ms, which is too short for a store that is asked over a
+    /// What the quota brings in the time to live is the overshoot: `τ = max_overshoot / r`, in whole microseconds and at most
+    /// 10 s, and a worker holds at most half of it. `None` if that is less than 20 ms, which is too short for a store that is asked over a
     /// network: then ask for every call, or tolerate more.
     ///
     /// ```
@@ -86,6 +86,8 @@ impl Terms {
     pub fn within(quota: Quota, max_overshoot: u64) -> Option<Self> {
         let (token, rate) = quota.units();
         let ttl_ns = narrow(div_down(product(max_overshoot, token.get()), rate)).min(MAX_TTL_NS);
+        // Servers read their clocks in microseconds.
+        let ttl_ns = ttl_ns.saturating_sub(ttl_ns % 1000);
         let earned = narrow(div_down(product(ttl_ns, rate.get()), token));
         (ttl_ns >= MIN_TTL_NS).then_some(Self { chunk: earned / 2, guard: 0, ttl_ns })
     }

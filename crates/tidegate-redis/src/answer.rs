@@ -10,6 +10,8 @@ pub enum Made {
     Exact,
     /// From a rejection by the store a moment ago, which holds for this call too: a rejection.
     Remembered,
+    /// From tokens that this process had taken out of the bucket before: an allowed call.
+    Leased,
     /// By the local bucket of [`OnFailure::Local`](crate::OnFailure::Local).
     Local,
     /// Allowed without the store, as [`OnFailure::Open`](crate::OnFailure::Open) says.
@@ -25,6 +27,7 @@ impl Made {
         match self {
             Self::Exact => "exact",
             Self::Remembered => "remembered",
+            Self::Leased => "leased",
             Self::Local => "local",
             Self::Open => "open",
             Self::Closed => "closed",

@@ -29,6 +29,12 @@ counters! {
     exact,
     /// Rejections that the store's last rejection of the same bucket implied, without asking again.
     remembered,
+    /// Calls that were allowed from tokens that this process held.
+    leased,
+    /// Tokens that this process took out of buckets to lease.
+    lent,
+    /// Tokens that it gave back, and that the buckets took.
+    returned,
     /// Decisions by the local bucket of a limiter, for want of the store.
     local,
     /// Calls that were allowed for want of the store.
@@ -70,6 +76,10 @@ pub(crate) struct Counter(AtomicU64);
 impl Counter {
     pub(crate) fn add(&self, count: usize) {
         self.0.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_u64(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn one(&self) {

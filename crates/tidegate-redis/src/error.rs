@@ -79,6 +79,39 @@ pub enum Error {
         #[source]
         source: QuotaError,
     },
+    /// A limiter that leases has several limits, or one in shadow.
+    #[error(
+        "the limiter `{name}` leases, and needs one limit that is enforced; share several with `limiter`"
+    )]
+    NotOneLimit {
+        /// The name of the limiter.
+        name: Box<str>,
+    },
+    /// Something that works on one server alone.
+    #[error(
+        "`{name}` leases or has places in flight, which are not there in a cluster; name one server, or sentinels"
+    )]
+    Cluster {
+        /// The name of the limiter, or of the places.
+        name: Box<str>,
+    },
+    /// Leases would end too soon to be of use.
+    #[error(
+        "an overshoot of {overshoot} tokens of the limit `{limit}` is {life:?} of its rate, and a lease has to live for \
+         {least:?}; allow {tokens} or more, or ask the store for every call with `limiter`"
+    )]
+    LeaseTooShort {
+        /// The name of the limit.
+        limit: Box<str>,
+        /// What was asked for.
+        overshoot: u64,
+        /// How long leases would live.
+        life: Duration,
+        /// How long they have to: 20 ms, or three trips to the store.
+        least: Duration,
+        /// The smallest overshoot that is long enough.
+        tokens: u64,
+    },
     /// A number of the builder is out of its range.
     #[error("{what} of {value:?} is out of range; write {range}")]
     OutOfRange {

@@ -1,4 +1,5 @@
-//! Rate limits that many machines share, on Redis or Valkey: one bucket, one script a decision, one deadline.
+//! Rate limits that many machines share, on Redis or Valkey: one bucket, one deadline, exact or by leases; and places in
+//! flight.
 //!
 //! ```no_run
 //! use tidegate::Quota;
@@ -20,6 +21,8 @@
 //!
 //! - [`Store`]: a server, the primary that sentinels tell, or a cluster, and the connections that all its limiters share.
 //! - [`SharedLimiter`]: one limit or several for each of many keys, all charged or none.
+//! - [`LeasedLimiter`]: the same bucket for one limit, with a trip for many calls and an overshoot that is chosen.
+//! - [`Places`]: how many calls run at once, on all machines together.
 //! - [`Answer`]: the decision, which limit bound, what is left, and how it was made ([`Made`]).
 //! - [`OnFailure`]: what is answered without the store; chosen for each limiter, without a default.
 //! - [`Stats`] and [`Warning`]: what happened, and what is wrong with the settings of the server.
@@ -48,7 +51,39 @@
 //! sent as it is. The server decides them in order, as if they had come one by one. In a cluster these are calls of one slot,
 //! which means of one key.
 //!
-//! **Not here yet.** Leases (several calls for one trip), places in flight across machines, refunds, and algorithms other than
+//! **Leases.** A busy key of a [`LeasedLimiter`] costs about 20 trips a second and process, whatever its load:
+//!
+//! ```no_run
+//! use std::{num::NonZeroU64, time::Duration};
+//! use tidegate::Quota;
+//! use tidegate_redis::{Leasing, OnFailure, PlacesSettings, Store, WithoutPlaces};
+//!
+//! # async fn example(store: Store) -> Result<(), Box<dyn std::error::Error>> {
+//! let quota: Quota = "1000/s burst 2000".parse()?;
+//! // At most 100 tokens too many in any interval: leases live for 100 ms.
+//! let leasing = Leasing { max_overshoot: 100, keys: 10_000 };
+//! let limiter = store.leased_limiter("api", quota, leasing, OnFailure::Open).await?;
+//! assert!(limiter.check("tenant 7").await.is_allowed());
+//!
+//! let settings = PlacesSettings {
+//!     limit: NonZeroU64::new(4).ok_or("not zero")?,
+//!     ttl: Duration::from_secs(30),
+//!     without_store: WithoutPlaces::Closed,
+//! };
+//! let jobs = store.places("jobs", settings)?;
+//! match jobs.acquire("tenant 7").await {
+//!     Ok(place) => {
+//!         // The work, and beside it `place.lost()`; the place is released when it is dropped.
+//!         place.release().await;
+//!     }
+//!     Err(none) => println!("try again, in {:?} at the latest", none.retry_after),
+//! }
+//! limiter.give_back().await; // before the process ends
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Not here yet.** Leases of several limits at once, leases and places in a cluster, refunds, and algorithms other than
 //! the token bucket.
 
 mod address;
@@ -61,10 +96,14 @@ mod error;
 mod failure;
 mod fault;
 mod health;
+mod leased;
+mod lend;
 mod limiter;
 mod link;
 mod moving;
+mod places;
 mod route;
+mod runner;
 mod script;
 mod sentinel;
 mod servers;
@@ -79,7 +118,9 @@ pub use answer::{Answer, Made};
 pub use counters::Stats;
 pub use error::{Error, StoreFault};
 pub use failure::OnFailure;
+pub use leased::{LeasedLimiter, Leasing};
 pub use limiter::SharedLimiter;
+pub use places::{NoPlace, Place, Places, PlacesSettings, WithoutPlaces};
 pub use store::{Store, StoreBuilder};
 pub use warning::Warning;
 
@@ -93,9 +134,16 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Store>();
     shared::<SharedLimiter>();
+    shared::<LeasedLimiter>();
+    shared::<Places>();
+    shared::<Place>();
     const fn sent<T: Send>(_: fn(&'static SharedLimiter) -> T) {}
     sent(|limiter| limiter.check("key"));
     sent(|limiter| limiter.peek("key", 1));
+    const fn sent_leased<T: Send>(_: fn(&'static LeasedLimiter) -> T) {}
+    sent_leased(|limiter| limiter.check("key"));
+    const fn sent_places<T: Send>(_: fn(&'static Places) -> T) {}
+    sent_places(|places| places.acquire("key"));
 };
 
 /// Servers for the tests.

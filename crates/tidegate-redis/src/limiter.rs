@@ -57,6 +57,10 @@ impl SharedLimiter {
         &self.policy
     }
 
+    pub(crate) fn buckets(&self) -> &[Units] {
+        &self.buckets
+    }
+
     /// Decides a call of cost 1 in every limit of `key`, and charges it if it is allowed.
     pub async fn check(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> Answer {
         self.check_with(key, |_| 1).await
@@ -112,6 +116,12 @@ impl SharedLimiter {
             }
             Err(fault) => self.without_store(&fault, &call, key, &costs),
         }
+    }
+
+    /// The answer to a call on one limit for want of the store.
+    pub(crate) fn missing(&self, fault: &Fault, key: &[u8], cost: u64) -> Answer {
+        let call = Call { charge: true, takes: self.takes(key, &[cost]) };
+        self.without_store(fault, &call, key, &[cost])
     }
 
     fn takes(&self, key: &[u8], costs: &[u64]) -> Vec<Take> {
@@ -240,7 +250,7 @@ fn check(name: &str, policy: &Policy) -> Result<Vec<Units>, Error> {
     Ok(buckets)
 }
 
-fn part_of_a_key(name: &str) -> Result<(), Error> {
+pub(crate) fn part_of_a_key(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.contains([':', '{', '}']) {
         return Err(Error::Name { name: name.into() });
     }
@@ -249,7 +259,7 @@ fn part_of_a_key(name: &str) -> Result<(), Error> {
 
 /// No two buckets have one key, whatever bytes `key` holds: the limiter's name ends at the second colon, and the limit's
 /// name starts after the last `}:`.
-fn bucket_key(limiter: &str, key: &[u8], limit: &str) -> Box<[u8]> {
+pub(crate) fn bucket_key(limiter: &str, key: &[u8], limit: &str) -> Box<[u8]> {
     let mut text = Vec::with_capacity(limiter.len() + key.len() + limit.len() + 13);
     for part in [b"{tidegate:", limiter.as_bytes(), b":", key, b"}:", limit.as_bytes()] {
         text.extend_from_slice(part);

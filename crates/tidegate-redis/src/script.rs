@@ -19,7 +19,7 @@ use redis::Cmd;
 use crate::units::Units;
 
 /// The text of the script.
-pub(crate) const SOURCE: &str = include_str!("decide.lua");
+pub(crate) const SOURCE: &str = concat!(include_str!("bucket.lua"), include_str!("decide.lua"));
 
 /// One call: what it costs in which buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,6 +24,7 @@ pub(crate) struct Servers {
     pub(crate) common: Arc<Common>,
     runtime: Handle,
     room: Arc<Semaphore>,
+    max_waiting: usize,
     kind: Kind,
 }
 
@@ -56,7 +57,24 @@ impl Servers {
                 Kind::Cluster(Cluster::new(seeds, Arc::clone(&common), runtime.clone()), batchers)
             }
         };
-        Ok(Self { common, runtime, room, kind })
+        Ok(Self { common, runtime, room, max_waiting, kind })
+    }
+
+    /// The only server; `None` in a cluster.
+    pub(crate) const fn one(&self) -> Option<&Arc<Link>> {
+        match &self.kind {
+            Kind::One(link, _) => Some(link),
+            Kind::Cluster(..) => None,
+        }
+    }
+
+    pub(crate) const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// How many calls may wait.
+    pub(crate) const fn max_waiting(&self) -> usize {
+        self.max_waiting
     }
 
     /// Where calls on this key go.

@@ -40,6 +40,11 @@ impl Shield {
         Self { longest, len: AtomicUsize::new(0), rejected: Mutex::default() }
     }
 
+    /// For how long at most a rejection is remembered.
+    pub(crate) const fn longest(&self) -> Duration {
+        self.longest
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Rejected>> {
         self.rejected.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,7 @@ use crate::{Stats, Warning};
 /// It is one server, the primary that sentinels tell, or a cluster. Redis 6.2 or later.
 #[derive(Debug, Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// What limiters need of it.

@@ -70,6 +70,11 @@ impl Units {
         self.capacity
     }
 
+    /// Units in a token.
+    pub(crate) const fn token(&self) -> u64 {
+        self.token
+    }
+
     pub(crate) const fn rate(&self) -> u64 {
         self.rate
     }

@@ -98,6 +98,11 @@ impl Up {
         Ok(())
     }
 
+    /// Loads another script, and tells its SHA-1.
+    pub(crate) async fn load_source(&self, source: &str) -> Result<String, Fault> {
+        load(&mut self.connection.clone(), source).await.map_err(|error| Fault::of(&error))
+    }
+
     pub(crate) fn sha(&self) -> &str {
         &self.sha
     }

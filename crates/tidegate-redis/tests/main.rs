@@ -13,6 +13,8 @@ mod exact;
 mod faults;
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "only the tests of TLS use all of it"))]
 mod harness;
+mod leased;
+mod places;
 mod sentinel;
 mod texts;
 #[cfg(feature = "tls")]
