@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::harness::log::{Allowed, beyond};
+use crate::harness::proxy::{Network, Proxy};
 use crate::harness::server::Server;
 use crate::harness::talk::Talk;
 use crate::harness::{policy, quota};
@@ -162,6 +163,42 @@ async fn without_the_store_what_is_held_is_spent_and_then_the_policy_answers() {
     let stats = store.stats();
     assert!(spent >= held && spent <= 5000, "{spent} of {held}");
     assert_eq!((stats.leased - before.leased, stats.closed - before.closed), (spent, 1));
+}
+
+#[tokio::test]
+async fn no_answer_comes_after_the_deadline_and_an_answer_that_comes_too_late_is_not_spent() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::start(server.address());
+    let deadline = Duration::from_millis(100);
+    let store = Store::builder(&proxy.url()).deadline(deadline).connect().await.unwrap();
+    // Leases live for 50 ms, and are never back in time.
+    let limiter = leased(&store, "api", "1000/s burst 10000", 50).await;
+    assert!(limiter.check("ann").await.is_allowed());
+    proxy.set(Network::Delays(Duration::from_millis(70)));
+    let answer = limiter.check("ann").await;
+    assert_eq!((answer.is_allowed(), answer.made), (false, Made::Closed));
+    proxy.set(Network::Swallows);
+    // They wait together.
+    let calls: Vec<_> = (0..50_u64).map(|n| Box::pin(limiter.check_n("ann", 1 + n % 3))).collect();
+    for call in calls {
+        let start = Instant::now();
+        let answer = call.await;
+        assert_eq!((answer.is_allowed(), answer.made), (false, Made::Closed));
+        // The first poll of each starts its time.
+        assert!(start.elapsed() < deadline * 5, "{:?}", start.elapsed());
+        if !store.is_connected() {
+            break;
+        }
+    }
+    assert!(store.stats().late > 0, "{:?}", store.stats());
+    // As soon as it is there again, it decides again.
+    proxy.set(Network::ForgetsOld);
+    let end = Instant::now() + PATIENCE;
+    while limiter.check("bob").await.made != Made::Exact {
+        assert!(Instant::now() < end, "{:?}", store.stats());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    proxy.stop();
 }
 
 #[tokio::test]
