@@ -4,37 +4,43 @@
 //! empty that: each takes all that is there, up to a bound, sends it as one script, hands the answers out and takes what
 //! has piled up meanwhile. So a batch is as large as the load makes it, and nobody waits for one to fill.
 //!
+//! In a cluster each slot has a batcher of its own, since a script can have keys of one slot only. While a slot moves, the calls
+//! on a key that cannot be decided yet wait by themselves.
+//!
 //! **Bounds.** The queue, the calls in a script, and the time: each caller has its own deadline, from before it came here.
 //! A call whose caller has left before its turn is not sent. One that was sent may be charged, whether its caller still
 //! waits or not.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
 
+use crate::common::Common;
 use crate::fault::Fault;
-use crate::link::{Link, Up};
+use crate::route::{At, Route};
 use crate::script::{Batch, Call, Verdict};
+use crate::up::Ran;
+
+mod pump;
+
+use pump::Pump;
 
 /// Scripts with queued calls that are under way at one time. With one, the server is idle while a reply is read; with more
 /// than two, batches are smaller and the server does more for each call.
 const PUMPS: usize = 2;
-/// Calls in one script. At about 3 µs a call on different keys, this stops all other clients for 0.7 ms.
-const BATCH: usize = 256;
-/// How long to wait before a server is asked again that said that it cannot now.
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// What came of one call.
 type Answer = Result<Verdict, Fault>;
 
 pub(crate) struct Batcher {
-    pub(crate) link: Arc<Link>,
+    route: Route,
+    common: Arc<Common>,
     runtime: Handle,
-    max_waiting: usize,
+    /// How many more calls may wait, of all batchers of the store.
+    room: Arc<Semaphore>,
     queue: Mutex<Queue>,
 }
 
@@ -50,20 +56,17 @@ struct Waiting {
     call: Arc<Call>,
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
+    /// Its place among those that wait.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Batcher {
-    pub(crate) fn new(link: Arc<Link>, runtime: Handle, max_waiting: usize) -> Arc<Self> {
-        Arc::new(Self { link, runtime, max_waiting, queue: Mutex::default() })
+    pub(crate) fn new(route: Route, common: Arc<Common>, runtime: Handle, room: Arc<Semaphore>) -> Arc<Self> {
+        Arc::new(Self { route, common, runtime, room, queue: Mutex::default() })
     }
 
-    /// How many calls may wait.
-    pub(crate) const fn max_waiting(&self) -> usize {
-        self.max_waiting
-    }
-
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.runtime
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -72,12 +75,12 @@ impl Batcher {
 
     /// Has a call decided before `deadline`.
     pub(crate) async fn decide(self: &Arc<Self>, call: Arc<Call>, deadline: Instant) -> Answer {
-        if !self.link.is_up() {
+        if !self.route.is_up() {
             return Err(Fault::Down);
         }
         let (pump, answered) = match self.way(call, deadline) {
             Way::Direct(direct, call) => {
-                let answers = self.run(std::slice::from_ref(&call), deadline).await;
+                let answers = self.run(std::slice::from_ref(&call), deadline, true).await;
                 drop(direct);
                 return answers.and_then(only);
             }
@@ -102,90 +105,101 @@ impl Batcher {
             queue.direct = true;
             return Way::Direct(Direct(self), call);
         }
-        if queue.waiting.len() >= self.max_waiting {
-            return Way::Full;
-        }
+        let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { return Way::Full };
         let (answer, answered) = oneshot::channel();
-        queue.waiting.push_back(Waiting { call, deadline, answer });
+        queue.waiting.push_back(Waiting { call, deadline, answer, _place: place });
         let pump = (queue.pumps < PUMPS).then(|| Pump { batcher: Arc::clone(self), counted: true });
         queue.pumps += usize::from(pump.is_some());
         Way::Queued(pump, answered)
     }
 
-    /// Runs the calls as one script, again as long as it is known that it did not run. It ends by `deadline`.
-    async fn run(&self, calls: &[Arc<Call>], deadline: Instant) -> Result<Vec<Answer>, Fault> {
+    /// Runs the calls as one script, again as long as it is known that it did not run. It ends by `deadline`. Only who is
+    /// `patient` waits for keys that are on their way to another node.
+    async fn run(&self, calls: &[Arc<Call>], deadline: Instant, patient: bool) -> Result<Vec<Answer>, Fault> {
         let batch = Batch::new(calls.iter().map(|call| &**call));
-        let mut up = self.link.up().ok_or(Fault::Down)?;
+        let mut at = self.route.start().ok_or(Fault::Down)?;
+        let mut times = 0;
         loop {
-            let reply = self.send(&batch, &up, deadline).await;
-            let fault = match reply {
-                Ok(reply) => {
-                    self.link.answered();
-                    let Some(verdicts) = batch.answers(&reply) else {
-                        return Err(
-                            self.told(Fault::Refused("the reply is none of this script's".into()), &up)
-                        );
+            let fault = match self.send(&batch, &at, deadline).await {
+                Ok(ran) => {
+                    at.link.answered();
+                    let Some(verdicts) = batch.answers(&ran.reply) else {
+                        let fault = Fault::Refused("the reply is none of this script's".into());
+                        return Err(self.told(fault, &at));
                     };
-                    return Ok(verdicts.into_iter().map(|verdict| self.of_call(verdict)).collect());
+                    let kept = self.kept(&ran);
+                    let each = calls.iter().zip(verdicts);
+                    return Ok(each.map(|(call, verdict)| self.of_call(call, verdict, kept)).collect());
                 }
                 Err(fault) => fault,
             };
             match fault {
-                Fault::NoScript => match timeout_at(deadline, up.load(&self.link)).await {
+                Fault::NoScript => match timeout_at(deadline, at.up.load(&self.common)).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(fault)) => return Err(self.told(fault, &up)),
+                    Ok(Err(fault)) => return Err(self.told(fault, &at)),
                     // The script was not run, so this is not an unknown outcome.
                     Err(_) => return Err(Fault::Later { elsewhere: false }),
                 },
-                Fault::Later { elsewhere: true } => {
-                    self.link.answered();
-                    self.link.broken(&up);
-                    match self.link.another(&up, deadline).await {
-                        Some(other) => up = other,
-                        None => return Err(fault),
-                    }
+                Fault::Split if !patient => {
+                    at.link.answered();
+                    return Err(fault);
                 }
-                Fault::Later { elsewhere: false } => {
-                    self.link.answered();
-                    let again = Instant::now() + PAUSE;
-                    if again >= deadline {
-                        return Err(fault);
-                    }
-                    sleep_until(again).await;
+                Fault::Later { .. } | Fault::Split | Fault::Redirect { .. } => {
+                    at.link.answered();
+                    times += 1;
+                    let next = self.route.again(at, &fault, calls, times, deadline).await;
+                    at = next.ok_or(fault)?;
                 }
-                Fault::Refused(_) | Fault::Down | Fault::Busy | Fault::Late | Fault::Broken => {
-                    return Err(self.told(fault, &up));
-                }
+                _ => return Err(self.told(fault, &at)),
             }
-            self.link.counters.retries.one();
+            self.common.counters.retries.one();
         }
     }
 
-    async fn send(&self, batch: &Batch<'_>, up: &Up, deadline: Instant) -> Result<Vec<i64>, Fault> {
-        self.link.counters.scripts.one();
-        let command = batch.command(up.sha());
-        timeout_at(deadline, up.run(&command)).await.unwrap_or(Err(Fault::Late))
+    async fn send(&self, batch: &Batch<'_>, at: &At, deadline: Instant) -> Result<Ran, Fault> {
+        self.common.counters.scripts.one();
+        let command = batch.command(at.up.sha());
+        let ran = at.up.run(&command, at.asking, self.common.durability);
+        match timeout_at(deadline, ran).await.unwrap_or(Err(Fault::Late)) {
+            Err(Fault::Redirect { .. }) if !self.route.follows() => Err(Fault::Refused(
+                "the server is a node of a cluster; write redis+cluster://HOST:PORT".into(),
+            )),
+            ran => ran,
+        }
+    }
+
+    /// Whether as many replicas have it as were asked for.
+    fn kept(&self, ran: &Ran) -> bool {
+        match (self.common.durability, ran.replicas) {
+            (Some(asked), known) => known.is_some_and(|known| known >= i64::from(asked.replicas)),
+            (None, _) => true,
+        }
     }
 
     /// The answer to one of the calls of a script.
-    fn of_call(&self, verdict: Option<Verdict>) -> Answer {
-        verdict.ok_or_else(|| {
-            let text = "a key of the limiter holds something else, or may not be read";
-            self.link.refused(text);
-            Fault::Refused(text.into())
-        })
+    fn of_call(&self, call: &Call, verdict: Option<Verdict>, kept: bool) -> Answer {
+        match verdict {
+            // What was charged could be forgotten. A rejection promises nothing.
+            Some(verdict) if verdict.allowed && call.charge && !kept => Err(Fault::Unreplicated),
+            Some(verdict) => Ok(verdict),
+            None => {
+                let text = "a key of the limiter holds something else, or may not be read";
+                self.common.refused(text);
+                Err(Fault::Refused(text.into()))
+            }
+        }
     }
 
     /// Tells the link of a fault that ends a call.
-    fn told(&self, fault: Fault, up: &Up) -> Fault {
+    fn told(&self, fault: Fault, at: &At) -> Fault {
         match &fault {
-            Fault::Late => self.link.late(up),
-            Fault::Broken => self.link.broken(up),
+            Fault::Late => at.link.late(&at.up),
+            Fault::Broken => at.link.broken(&at.up),
             Fault::Refused(text) => {
-                self.link.answered();
-                self.link.refused(text);
+                at.link.answered();
+                self.common.refused(text);
             }
-            Fault::NoScript | Fault::Later { .. } | Fault::Down | Fault::Busy => {}
+            _ => {}
         }
         fault
     }
@@ -212,80 +226,5 @@ struct Direct<'a>(&'a Batcher);
 impl Drop for Direct<'_> {
     fn drop(&mut self) {
         self.0.queue().direct = false;
-    }
-}
-
-/// One of the tasks that empty the queue.
-struct Pump {
-    batcher: Arc<Batcher>,
-    /// Whether the queue counts it.
-    counted: bool,
-}
-
-impl Pump {
-    async fn work(mut self) {
-        let mut taken: Vec<Waiting> = Vec::new();
-        let mut calls: Vec<Arc<Call>> = Vec::new();
-        while self.take(&mut taken) {
-            let mut answers = Vec::with_capacity(taken.len());
-            let mut latest = Instant::now();
-            for waiting in taken.drain(..) {
-                latest = latest.max(waiting.deadline);
-                calls.push(waiting.call);
-                answers.push(waiting.answer);
-            }
-            // Whoever has left gets no answer; that is their affair.
-            match self.batcher.run(&calls, latest).await {
-                Ok(told) => {
-                    for (answer, told) in answers.into_iter().zip(told) {
-                        let _ = answer.send(told);
-                    }
-                }
-                Err(fault) => {
-                    for answer in answers {
-                        let _ = answer.send(Err(fault.clone()));
-                    }
-                }
-            }
-            calls.clear();
-        }
-    }
-
-    /// Takes what waits and still has a caller. When there is nothing, the pump is no longer counted, in the same moment:
-    /// the next caller starts another.
-    fn take(&mut self, taken: &mut Vec<Waiting>) -> bool {
-        let now = Instant::now();
-        let mut queue = self.batcher.queue();
-        while taken.len() < BATCH
-            && let Some(waiting) = queue.waiting.pop_front()
-        {
-            if waiting.answer.is_closed() {
-                continue;
-            }
-            if waiting.deadline <= now {
-                let _ = waiting.answer.send(Err(Fault::Busy));
-                continue;
-            }
-            taken.push(waiting);
-        }
-        if taken.is_empty() {
-            queue.pumps -= 1;
-            self.counted = false;
-        }
-        self.counted
-    }
-}
-
-impl Drop for Pump {
-    fn drop(&mut self) {
-        if !self.counted {
-            return;
-        }
-        // Only a runtime that is shut down ends a pump so. Those who wait are answered as not connected.
-        let mut queue = self.batcher.queue();
-        queue.pumps -= 1;
-        if queue.pumps == 0 {
-            queue.waiting.clear();
-        }
     }
 }

@@ -53,6 +53,9 @@ counters! {
     refused,
     /// Calls that the store could not decide before the deadline, and said so: loading, in a failover.
     unready,
+    /// Calls that the store allowed and charged, and that fewer replicas have than were asked for
+    /// ([`wait_for_replicas`](crate::StoreBuilder::wait_for_replicas)).
+    unreplicated,
     /// Scripts run, each for one call or a batch.
     scripts,
     /// Scripts that were sent again, since the store said that it had not run them.

@@ -14,7 +14,8 @@ use tidegate::{Kind, QuotaError};
 pub enum Error {
     /// The address is none that the client understands.
     #[error(
-        "the address of the store is not understood; write redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT/DB"
+        "the address of the store is not understood: {0}; write redis://HOST:PORT, \
+         redis+sentinel://HOST,HOST/NAME or redis+cluster://HOST,HOST, with rediss for TLS and USER:PASSWORD@ before hosts"
     )]
     Address(#[source] StoreFault),
     /// The store did not answer as it should when it was first connected to.
@@ -124,6 +125,9 @@ pub(crate) enum Why {
     Client(redis::RedisError),
     Late(Duration),
     Replica,
+    Address(&'static str),
+    NoSentinel,
+    NoCluster,
 }
 
 impl fmt::Debug for StoreFault {
@@ -138,6 +142,9 @@ impl fmt::Display for StoreFault {
             Why::Client(error) => write!(f, "{error}"),
             Why::Late(after) => write!(f, "no answer within {after:?}"),
             Why::Replica => f.write_str("it is a replica, and decisions need the primary"),
+            Why::Address(why) => f.write_str(why),
+            Why::NoSentinel => f.write_str("it does not answer as a sentinel does"),
+            Why::NoCluster => f.write_str("it tells no slots, as the nodes of a cluster do"),
         }
     }
 }

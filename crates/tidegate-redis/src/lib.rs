@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! - [`Store`]: a server, and the connection that all its limiters share.
+//! - [`Store`]: a server, the primary that sentinels tell, or a cluster, and the connections that all its limiters share.
 //! - [`SharedLimiter`]: one limit or several for each of many keys, all charged or none.
 //! - [`LeasedLimiter`]: the same bucket for one limit, with a trip for many calls and an overshoot that is chosen.
 //! - [`Places`]: how many calls run at once, on all machines together.
@@ -34,7 +34,11 @@
 //! **When the store fails.** A call is sent again only when the server said that it did not run it. A reply that does not
 //! come is *unknown*: the call may have been charged, nothing is given back, and the limiter's [`OnFailure`] answers. After
 //! five such in a row, or half of a second's, the breaker opens: calls are answered at once, and a connection is tried in
-//! the background every 0.1 to 2 s.
+//! the background every 0.1 to 2 s. In a cluster each node has a breaker of its own.
+//!
+//! **Failovers.** The primary is found again through the sentinels, or the other nodes of the cluster; meanwhile the limiter's
+//! [`OnFailure`] answers. Calls that a node sends elsewhere, while a slot moves, go there before their deadline. For those who
+//! want no charge forgotten there is [`wait_for_replicas`](StoreBuilder::wait_for_replicas).
 //!
 //! **Beyond the promise.** Each of these adds at most one burst for each key, and no more than was spent in the time:
 //!
@@ -44,7 +48,8 @@
 //! - a clock of the server that is set ahead. One that is set back holds callers up until it is where it was.
 //!
 //! **Batches.** Calls that come while others are under way go together in one script, without a timer. A lone call is
-//! sent as it is. The server decides them in order, as if they had come one by one.
+//! sent as it is. The server decides them in order, as if they had come one by one. In a cluster these are calls of one slot,
+//! which means of one key.
 //!
 //! **Leases.** A busy key of a [`LeasedLimiter`] costs about 20 trips a second and process, whatever its load:
 //!
@@ -78,11 +83,14 @@
 //! # }
 //! ```
 //!
-//! **Not here yet.** Leases of several limits at once, cluster and sentinel connections, refunds, and algorithms other than
+//! **Not here yet.** Leases of several limits at once, refunds, and algorithms other than
 //! the token bucket.
 
+mod address;
 mod answer;
 mod batcher;
+mod cluster;
+mod common;
 mod counters;
 mod error;
 mod failure;
@@ -92,12 +100,18 @@ mod leased;
 mod lend;
 mod limiter;
 mod link;
+mod moving;
 mod places;
+mod route;
 mod runner;
 mod script;
+mod sentinel;
+mod servers;
 mod shield;
+mod slot;
 mod store;
 mod units;
+mod up;
 mod warning;
 
 pub use answer::{Answer, Made};

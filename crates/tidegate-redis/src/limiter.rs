@@ -103,7 +103,7 @@ impl SharedLimiter {
             self.store.counters().remembered.one();
             return answer;
         }
-        match self.store.batcher.decide(Arc::clone(&call), deadline).await {
+        match self.store.servers.decide(Arc::clone(&call), deadline).await {
             Ok(verdict) => {
                 self.store.counters().exact.one();
                 let answer = exact(&self.policy, &call.takes, &verdict, charge);
@@ -114,7 +114,7 @@ impl SharedLimiter {
                 }
                 answer
             }
-            Err(fault) => self.without_store(&fault, key, &costs, charge),
+            Err(fault) => self.without_store(&fault, &call, key, &costs),
         }
     }
 
@@ -158,8 +158,14 @@ impl SharedLimiter {
         })
     }
 
-    /// The answer for want of the store.
-    pub(crate) fn without_store(&self, fault: &Fault, key: &[u8], costs: &[u64], charge: bool) -> Answer {
+    /// The answer to a call of `cost` for want of the store.
+    pub(crate) fn without(&self, fault: &Fault, key: &[u8], cost: u64) -> Answer {
+        let costs = self.costs(|_| cost);
+        let call = Call { charge: true, takes: self.takes(key, &costs) };
+        self.without_store(fault, &call, key, &costs)
+    }
+
+    fn without_store(&self, fault: &Fault, call: &Call, key: &[u8], costs: &[u64]) -> Answer {
         let counters = self.store.counters();
         match fault {
             Fault::Down => counters.not_connected.one(),
@@ -167,9 +173,15 @@ impl SharedLimiter {
             Fault::Late => counters.late.one(),
             Fault::Broken => counters.broken.one(),
             Fault::Refused(_) => counters.refused.one(),
-            Fault::NoScript | Fault::Later { .. } => counters.unready.one(),
+            Fault::NoScript | Fault::Later { .. } | Fault::Split | Fault::Redirect { .. } => {
+                counters.unready.one();
+            }
+            Fault::Unreplicated => counters.unreplicated.one(),
         }
-        let until_next_try = || self.store.batcher.link.until_next_try().max(self.store.deadline);
+        let until_next_try = || {
+            let bucket = call.takes.first().map_or(&[][..], |take| &take.key);
+            self.store.servers.until_next_try(bucket).max(self.store.deadline)
+        };
         let alone = |decision| PolicyDecision { decision, limit: None, shadow: None };
         match &self.fallback {
             Fallback::Open => {
@@ -189,7 +201,7 @@ impl SharedLimiter {
                 counters.local.one();
                 let cost = |limit: usize| costs.get(limit).copied().unwrap_or(0);
                 let mut local =
-                    if charge { limiter.check_with(key, cost) } else { limiter.peek_with(key, cost) };
+                    if call.charge { limiter.check_with(key, cost) } else { limiter.peek_with(key, cost) };
                 // Above the share, but not above the quota: the store will be able to.
                 if matches!(local.decision, Decision::Never { .. }) {
                     local.decision = rejected(until_next_try());

@@ -3,21 +3,26 @@
 //! A connection that breaks, or that the breaker gave up, is thrown away: an old one can be dead for a quarter of an hour
 //! without a sign (a machine that lost its power). The keeper makes the next one and proves that it can decide, by
 //! loading the script, before any call is sent over it. No call ever waits for a connection to be made, except those that
-//! the server sent away as a replica.
+//! the server sent away as a replica, or to a node of a cluster that was not known.
+//!
+//! Behind sentinels, the keeper asks them where the primary is before it connects, and again every second while it is
+//! connected: a primary that was cut off from them does not know that there is another.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult};
+use redis::{ConnectionInfo, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
 
-use crate::counters::Counters;
+use crate::common::Common;
 use crate::error::{StoreFault, Why};
 use crate::fault::Fault;
 use crate::health::{Backoff, Health};
+use crate::sentinel::Sentinels;
+use crate::up::{Up, load, open};
 use crate::warning::Warning;
 
 /// The name of the key that says that the store has not lost its keys. It lives for ever, unlike buckets.
@@ -26,31 +31,29 @@ const EPOCH: &str = "tidegate:epoch";
 /// How often the connection is tried. It also keeps servers and routers from closing it for being idle.
 const PING_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection that has the script.
-#[derive(Clone)]
-pub(crate) struct Up {
-    connection: MultiplexedConnection,
-    sha: Arc<str>,
-    /// Which connection it is.
-    number: u64,
+/// Where the server of a link is.
+pub(crate) enum Place {
+    Fixed(ConnectionInfo),
+    Told(Sentinels),
 }
 
 pub(crate) struct Link {
-    client: Client,
-    connect_timeout: Duration,
-    source: Box<str>,
+    place: Place,
     up: watch::Sender<Option<Up>>,
+    /// Told when a connection is lost.
+    lost: Option<watch::Sender<()>>,
     shared: Mutex<Shared>,
-    pub(crate) counters: Counters,
+    pub(crate) common: Arc<Common>,
 }
 
 #[derive(Default)]
 struct Shared {
     health: Health,
-    /// What the epoch key held.
-    epoch: Option<String>,
+    /// How many connections there were.
+    connected: u64,
+    /// Why the last one was not made.
+    fault: Option<StoreFault>,
     warnings: Vec<Warning>,
-    last_refusal: Option<Box<str>>,
     /// When the keeper will try next.
     next_try: Option<Instant>,
     /// Whether the next try may be made at once.
@@ -58,15 +61,25 @@ struct Shared {
 }
 
 impl Link {
-    pub(crate) fn new(client: Client, connect_timeout: Duration, source: Box<str>) -> Arc<Self> {
+    pub(crate) fn new(place: Place, common: Arc<Common>, lost: Option<watch::Sender<()>>) -> Arc<Self> {
         let (up, _) = watch::channel(None);
-        let counters = Counters::default();
-        Arc::new(Self { client, connect_timeout, source, up, shared: Mutex::default(), counters })
+        Arc::new(Self { place, up, lost, shared: Mutex::default(), common })
     }
 
-    /// Host and port, or the path of a socket.
+    /// Host and port, the path of a socket, or the name of the primary and its sentinels.
     pub(crate) fn address(&self) -> Box<str> {
-        self.client.get_connection_info().addr().to_string().into()
+        match &self.place {
+            Place::Fixed(info) => info.addr().to_string().into(),
+            Place::Told(sentinels) => sentinels.address(),
+        }
+    }
+
+    /// How to connect to it, if that is fixed.
+    pub(crate) fn info(&self) -> Option<&ConnectionInfo> {
+        match &self.place {
+            Place::Fixed(info) => Some(info),
+            Place::Told(_) => None,
+        }
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -85,12 +98,8 @@ impl Link {
         self.shared().warnings.clone()
     }
 
-    pub(crate) fn last_refusal(&self) -> Option<Box<str>> {
-        self.shared().last_refusal.clone()
-    }
-
-    pub(crate) fn refused(&self, text: &str) {
-        self.shared().last_refusal = Some(text.into());
+    pub(crate) fn last_fault(&self) -> Option<StoreFault> {
+        self.shared().fault.clone()
     }
 
     /// How long until the store is tried again, for those who are told to come back.
@@ -100,9 +109,10 @@ impl Link {
     }
 
     /// Waits for a connection other than `than`.
-    pub(crate) async fn another(&self, than: &Up, deadline: tokio::time::Instant) -> Option<Up> {
+    pub(crate) async fn another(&self, than: Option<&Up>, deadline: tokio::time::Instant) -> Option<Up> {
+        let than = than.map(|than| than.number);
         let mut up = self.up.subscribe();
-        let other = up.wait_for(|up| up.as_ref().is_some_and(|up| up.number != than.number));
+        let other = up.wait_for(|up| up.as_ref().is_some_and(|up| Some(up.number) != than));
         timeout_at(deadline, other).await.ok()?.ok()?.clone()
     }
 
@@ -130,65 +140,77 @@ impl Link {
 
     fn give_up(&self, up: &Up, at_once: bool) {
         // Many callers may report one connection; the next one is not theirs to give up.
-        self.up.send_if_modified(|current| {
+        let lost = self.up.send_if_modified(|current| {
             let same = current.as_ref().is_some_and(|current| current.number == up.number);
             if same {
                 *current = None;
-                self.counters.opened.one();
+                self.common.counters.opened.one();
                 self.shared().at_once = at_once;
             }
             same
         });
+        if lost && let Some(told) = &self.lost {
+            told.send_replace(());
+        }
     }
 
     /// Finds out that a connection died while nobody used it, before a caller does.
     async fn ping(&self, up: &Up) {
         let mut connection = up.connection.clone();
         let ping: Result<RedisResult<()>, _> =
-            timeout(self.connect_timeout, redis::cmd("PING").query_async(&mut connection)).await;
+            timeout(self.common.connect_timeout, redis::cmd("PING").query_async(&mut connection)).await;
         match ping {
-            Ok(Err(error)) if Fault::of(&error) == Fault::Broken => self.give_up(up, true),
+            Ok(Err(error)) if Fault::of(&error) == Fault::Broken => return self.give_up(up, true),
             Ok(_) => {}
-            Err(_) => self.give_up(up, false),
+            Err(_) => return self.give_up(up, false),
+        }
+        // Sentinels that cannot be asked say nothing against a primary that works.
+        if let Place::Told(sentinels) = &self.place
+            && let Ok(primary) = sentinels.primary(self.common.connect_timeout).await
+            && primary.addr().to_string() != *up.address
+        {
+            self.give_up(up, true);
         }
     }
 
     /// Makes a connection that can decide.
     pub(crate) async fn connect(&self) -> Result<(), StoreFault> {
-        let late = StoreFault(Why::Late(self.connect_timeout));
-        match timeout(self.connect_timeout, self.prove()).await {
-            Ok(result) => result,
-            Err(_) => Err(late),
-        }
+        let late = StoreFault(Why::Late(self.common.connect_timeout));
+        let proved = timeout(self.common.connect_timeout, self.prove()).await.unwrap_or(Err(late));
+        self.shared().fault = proved.as_ref().err().cloned();
+        proved
     }
 
     async fn prove(&self) -> Result<(), StoreFault> {
-        // No time-out of its own for replies: every use of the connection has a deadline.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(None);
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let role: RedisResult<Vec<redis::Value>> = redis::cmd("ROLE").query_async(&mut connection).await;
+        let info = match &self.place {
+            Place::Fixed(info) => info.clone(),
+            // Half of the time, so that some is left for the primary if a sentinel does not answer.
+            Place::Told(sentinels) => sentinels.primary(self.common.connect_timeout / 2).await?,
+        };
+        let address = info.addr().to_string().into();
+        let mut connection = open(info, self.common.connect_timeout).await?;
+        let role: RedisResult<Vec<Value>> = redis::cmd("ROLE").query_async(&mut connection).await;
         // Who may not ask has to trust the server to refuse writes.
         if let Ok(role) = role
-            && let Some(redis::Value::BulkString(role)) = role.first()
+            && let Some(Value::BulkString(role)) = role.first()
             && role != b"master"
         {
             return Err(StoreFault(Why::Replica));
         }
-        let sha = load(&mut connection, &self.source).await?;
+        let sha = load(&mut connection, &self.common.source).await?;
         self.look_at_epoch(&mut connection).await;
         let policy: RedisResult<Vec<String>> =
             redis::cmd("CONFIG").arg("GET").arg("maxmemory-policy").query_async(&mut connection).await;
         let warnings = Warning::of(policy.ok().as_ref().and_then(|pair| pair.get(1)).map(String::as_str));
-        self.counters.connected.one();
+        self.common.counters.connected.one();
         let mut shared = self.shared();
+        shared.connected += 1;
+        let number = shared.connected;
         shared.warnings = warnings;
         shared.next_try = None;
         shared.health = Health::default();
         drop(shared);
-        let number = self.counters.read().connected;
-        self.up.send_replace(Some(Up { connection, sha: sha.into(), number }));
+        self.up.send_replace(Some(Up { connection, sha: sha.into(), number, address }));
         Ok(())
     }
 
@@ -200,10 +222,7 @@ impl Link {
             redis::cmd("SET").arg(EPOCH).arg(&fresh).arg("NX").query_async(connection).await;
         let epoch: RedisResult<String> = redis::cmd("GET").arg(EPOCH).query_async(connection).await;
         if let (Ok(()), Ok(epoch)) = (set, epoch) {
-            let before = self.shared().epoch.replace(epoch.clone());
-            if before.is_some_and(|before| before != epoch) {
-                self.counters.lost_state.one();
-            }
+            self.common.epoch(&epoch);
         }
     }
 
@@ -245,32 +264,4 @@ impl Link {
             }
         }
     }
-}
-
-impl Up {
-    /// Runs a command.
-    pub(crate) async fn run(&self, command: &Cmd) -> Result<Vec<i64>, Fault> {
-        command.query_async(&mut self.connection.clone()).await.map_err(|error| Fault::of(&error))
-    }
-
-    /// Loads the script, which the server has lost.
-    pub(crate) async fn load(&self, link: &Link) -> Result<(), Fault> {
-        load(&mut self.connection.clone(), &link.source).await.map_err(|error| Fault::of(&error))?;
-        link.counters.loads.one();
-        Ok(())
-    }
-
-    /// Loads another script, and tells its SHA-1.
-    pub(crate) async fn load_source(&self, source: &str) -> Result<String, Fault> {
-        load(&mut self.connection.clone(), source).await.map_err(|error| Fault::of(&error))
-    }
-
-    pub(crate) fn sha(&self) -> &str {
-        &self.sha
-    }
-}
-
-/// `SCRIPT LOAD` and not `EVAL`: since Redis 7.4, scripts that came by `EVAL` are forgotten when there are many.
-async fn load(connection: &mut MultiplexedConnection, source: &str) -> Result<String, RedisError> {
-    redis::cmd("SCRIPT").arg("LOAD").arg(source).query_async(connection).await
 }

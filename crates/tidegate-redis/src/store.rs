@@ -1,4 +1,4 @@
-//! The store: one server, one connection, and what its limiters have in common.
+//! The store: where it is, and what its limiters have in common.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,19 +8,20 @@ use std::time::Duration;
 use tidegate::Policy;
 use tokio::runtime::Handle;
 
-use crate::batcher::Batcher;
+use crate::address::{Address, Certificates, Login};
+use crate::common::{Common, Durability};
 use crate::counters::Counters;
-use crate::error::{Error, StoreFault};
+use crate::error::Error;
 use crate::failure::OnFailure;
 use crate::limiter::SharedLimiter;
-use crate::link::Link;
 use crate::script;
+use crate::servers::Servers;
 use crate::shield::Shield;
 use crate::{Stats, Warning};
 
-/// A Redis or Valkey server that keeps buckets, and the connection that all limiters on it share. A clone is the same store.
+/// Redis or Valkey, which keeps buckets, and the connections that all limiters on it share. A clone is the same store.
 ///
-/// It is one server: the primary, or an address that leads to it. Redis 6.2 or later.
+/// It is one server, the primary that sentinels tell, or a cluster. Redis 6.2 or later.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
@@ -28,7 +29,7 @@ pub struct Store {
 
 /// What limiters need of it.
 pub(crate) struct Inner {
-    pub(crate) batcher: Arc<Batcher>,
+    pub(crate) servers: Servers,
     pub(crate) shield: Shield,
     pub(crate) deadline: Duration,
     /// The limiters by name: a name means one set of buckets.
@@ -40,6 +41,9 @@ pub(crate) struct Inner {
 #[derive(Clone)]
 pub struct StoreBuilder {
     url: Box<str>,
+    certificates: Certificates,
+    sentinel_login: Option<Login>,
+    durability: Option<Durability>,
     deadline: Duration,
     connect_timeout: Duration,
     max_waiting: usize,
@@ -47,10 +51,23 @@ pub struct StoreBuilder {
 }
 
 impl Store {
-    /// A store at `url`, such as `redis://127.0.0.1:6379`, `redis://USER:PASSWORD@HOST:PORT/DB` or `unix:///PATH`.
+    /// A store at `url`:
+    ///
+    /// | address | what it is |
+    /// | --- | --- |
+    /// | `redis://USER:PASSWORD@HOST:PORT/DB` | one server; only the host is needed |
+    /// | `redis+sentinel://USER:PASSWORD@HOST,HOST,HOST/NAME/DB` | the primary that these sentinels know by this name; their port is 26379 if none is written |
+    /// | `redis+cluster://USER:PASSWORD@HOST,HOST` | a cluster, of which these are some nodes |
+    /// | `unix:///PATH?user=USER&pass=PASSWORD&db=DB` | one server, through its socket |
+    ///
+    /// `rediss` instead of `redis` is TLS, with the feature `tls`, which is on if it is not turned off. Characters with a
+    /// meaning in addresses are written in percents in user and password.
     pub fn builder(url: &str) -> StoreBuilder {
         StoreBuilder {
             url: url.into(),
+            certificates: Certificates::default(),
+            sentinel_login: None,
+            durability: None,
             deadline: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
             max_waiting: 4096,
@@ -83,22 +100,23 @@ impl Store {
         self.inner.counters().read()
     }
 
-    /// Whether there is a connection. While there is none, every call is answered by [`OnFailure`] at once.
+    /// Whether there is a connection: in a cluster, to the primary of every slot. While there is none, every call on it is
+    /// answered by [`OnFailure`] at once.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.inner.batcher.link.is_up()
+        self.inner.servers.is_up()
     }
 
-    /// What is wrong with the settings of the server, as of the last time that a connection was made. Print them.
+    /// What is wrong with the settings of the servers, as of the last time that a connection was made. Print them.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
-        self.inner.batcher.link.warnings()
+        self.inner.servers.warnings()
     }
 
     /// The text of the last error that the server answered with: a right that is missing, memory that is full.
     #[must_use]
     pub fn last_refusal(&self) -> Option<Box<str>> {
-        self.inner.batcher.link.last_refusal()
+        self.inner.servers.common.last_refusal()
     }
 }
 
@@ -134,17 +152,48 @@ impl StoreBuilder {
         self
     }
 
-    /// Connects, and makes the store if that works.
+    /// The authorities whose certificates are believed, in PEM, instead of those of the system. For `rediss` addresses.
+    #[cfg(feature = "tls")]
+    pub fn authorities(mut self, pem: &[u8]) -> Self {
+        self.certificates.authorities = Some(pem.into());
+        self
+    }
+
+    /// The certificate and the key, in PEM, by which servers know this client. For `rediss` addresses.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(mut self, certificate: &[u8], key: &[u8]) -> Self {
+        self.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// How to log in to the sentinels, which have users and passwords of their own. Without it, they are asked as they are.
+    pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
+        self.sentinel_login = Some(Login { user: user.map(Into::into), password: password.into() });
+        self
+    }
+
+    /// Counts a charge only when `replicas` replicas are known to have it, within so many milliseconds as are in `within`;
+    /// 1 ms to 60 s, and less than the deadline, to be of use.
+    ///
+    /// A call that was allowed and that fewer of them have in time is answered by [`OnFailure`], and counted as
+    /// [`Stats::unreplicated`]; it is charged all the same. So a failover to one of these replicas forgets no call that was
+    /// answered as exact. It costs the trip to the replicas, in which the connection does nothing else (`WAIT`).
+    pub const fn wait_for_replicas(mut self, replicas: u32, within: Duration) -> Self {
+        self.durability = Some(Durability { replicas, within });
+        self
+    }
+
+    /// Connects, and makes the store if that works: in a cluster, with the primary of every slot.
     ///
     /// # Errors
     ///
     /// A setting or an address that is not understood, no tokio runtime, or a server that cannot be used now.
     pub async fn connect(self) -> Result<Store, Error> {
-        let (store, link) = self.make()?;
-        if let Err(fault) = link.connect().await {
-            return Err(Error::Connect { address: link.address(), fault });
+        let store = self.make()?;
+        if let Err(fault) = store.inner.servers.connect().await {
+            return Err(Error::Connect { address: store.inner.servers.address(), fault });
         }
-        tokio::spawn(Link::keep(Arc::downgrade(&link)));
+        store.inner.servers.keep(false);
         Ok(store)
     }
 
@@ -154,35 +203,40 @@ impl StoreBuilder {
     ///
     /// A setting or an address that is not understood, or no tokio runtime.
     pub fn connect_later(self) -> Result<Store, Error> {
-        let (store, link) = self.make()?;
-        link.try_at_once();
-        store.inner.batcher.runtime().spawn(Link::keep(Arc::downgrade(&link)));
+        let store = self.make()?;
+        store.inner.servers.keep(true);
         Ok(store)
     }
 
-    fn make(self) -> Result<(Store, Arc<Link>), Error> {
-        for (what, value) in [("deadline", self.deadline), ("time to connect", self.connect_timeout)] {
-            if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&value) {
+    fn make(self) -> Result<Store, Error> {
+        let within = self.durability.map(|durability| durability.within);
+        for (what, value) in [
+            ("deadline", Some(self.deadline)),
+            ("time to connect", Some(self.connect_timeout)),
+            ("time for replicas", within),
+        ] {
+            if let Some(value) = value
+                && !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&value)
+            {
                 return Err(Error::OutOfRange { what, value, range: "1ms to 60s" });
             }
         }
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let client =
-            redis::Client::open(&*self.url).map_err(|error| Error::Address(StoreFault::from(error)))?;
-        let link = Link::new(client, self.connect_timeout, script::SOURCE.into());
+        let address = Address::parse(&self.url, &self.certificates, self.sentinel_login.as_ref())?;
+        let common = Arc::new(Common::new(script::SOURCE, self.connect_timeout, self.durability));
         let inner = Inner {
-            batcher: Batcher::new(Arc::clone(&link), runtime, self.max_waiting),
+            servers: Servers::new(address, common, runtime, self.max_waiting)?,
             shield: Shield::new(self.remember),
             deadline: self.deadline,
             policies: Mutex::default(),
         };
-        Ok((Store { inner: Arc::new(inner) }, link))
+        Ok(Store { inner: Arc::new(inner) })
     }
 }
 
 impl Inner {
     pub(crate) fn counters(&self) -> &Counters {
-        &self.batcher.link.counters
+        &self.servers.common.counters
     }
 
     /// Keeps one name for one policy.
@@ -200,8 +254,8 @@ impl fmt::Debug for Inner {
     /// Without the URL, which may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
-            .field("address", &self.batcher.link.address())
-            .field("connected", &self.batcher.link.is_up())
+            .field("address", &self.servers.address())
+            .field("connected", &self.servers.is_up())
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }

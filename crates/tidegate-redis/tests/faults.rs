@@ -10,21 +10,21 @@ use crate::harness::proxy::{Network, Proxy};
 use crate::harness::server::Server;
 use crate::harness::{poll_once, quota};
 
-const DEADLINE: Duration = Duration::from_millis(50);
+pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(450);
 /// Long enough for anything that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn connect(url: &str) -> Store {
     Store::builder(url).remember_rejections(Duration::ZERO).connect().await.unwrap()
 }
 
 /// One decision, which must not be late.
-async fn check(limiter: &SharedLimiter, key: &str) -> Answer {
+pub(crate) async fn check(limiter: &SharedLimiter, key: &str) -> Answer {
     asked(limiter, key, DEADLINE).await
 }
 
-async fn asked(limiter: &SharedLimiter, key: &str, deadline: Duration) -> Answer {
+pub(crate) async fn asked(limiter: &SharedLimiter, key: &str, deadline: Duration) -> Answer {
     let start = Instant::now();
     let answer = limiter.check(key).await;
     let took = start.elapsed();
@@ -33,7 +33,7 @@ async fn asked(limiter: &SharedLimiter, key: &str, deadline: Duration) -> Answer
 }
 
 /// Waits until the statistics say so.
-async fn until(store: &Store, what: &str, is: impl Fn(&Stats) -> bool) {
+pub(crate) async fn until(store: &Store, what: &str, is: impl Fn(&Stats) -> bool) {
     let start = Instant::now();
     while !is(&store.stats()) {
         assert!(start.elapsed() < PATIENCE, "not {what}: {:?}", store.stats());
@@ -42,7 +42,7 @@ async fn until(store: &Store, what: &str, is: impl Fn(&Stats) -> bool) {
 }
 
 /// Asks until the store answers again.
-async fn until_exact(limiter: &SharedLimiter, key: &str) -> Answer {
+pub(crate) async fn until_exact(limiter: &SharedLimiter, key: &str) -> Answer {
     let start = Instant::now();
     loop {
         let answer = check(limiter, key).await;
@@ -55,7 +55,7 @@ async fn until_exact(limiter: &SharedLimiter, key: &str) -> Answer {
 }
 
 /// Calls of several callers, as long as `stop` is not dropped, each of which must be answered in time.
-fn load(
+pub(crate) fn load(
     limiter: &Arc<SharedLimiter>,
     callers: usize,
     deadline: Duration,
@@ -76,7 +76,7 @@ fn load(
     (stop, (0..callers).map(caller).collect())
 }
 
-async fn answers(callers: Vec<tokio::task::JoinHandle<Vec<Answer>>>) -> Vec<Answer> {
+pub(crate) async fn answers(callers: Vec<tokio::task::JoinHandle<Vec<Answer>>>) -> Vec<Answer> {
     let mut all = Vec::new();
     for caller in callers {
         all.extend(caller.await.unwrap());
@@ -301,7 +301,7 @@ async fn under_load_every_fault_is_answered_in_time_and_ends() {
     proxy.stop();
 }
 
-async fn until_peeked(limiter: &SharedLimiter, key: &str) -> u64 {
+pub(crate) async fn until_peeked(limiter: &SharedLimiter, key: &str) -> u64 {
     loop {
         let answer = limiter.peek(key, 0).await;
         if answer.made == Made::Exact {

@@ -8,9 +8,14 @@
     reason = "a test stops at the first surprise, in its helpers too"
 )]
 
+mod cluster;
 mod exact;
 mod faults;
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "only the tests of TLS use all of it"))]
 mod harness;
 mod leased;
 mod places;
+mod sentinel;
 mod texts;
+#[cfg(feature = "tls")]
+mod tls;

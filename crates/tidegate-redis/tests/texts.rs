@@ -53,6 +53,22 @@ async fn the_text_of_every_error() {
     assert!(text.starts_with("the share of one machine of the limit `a` is no quota: the period"), "{text}");
     let late = Store::builder(&server.url()).deadline(Duration::from_secs(61)).connect_later();
     assert_eq!(late.unwrap_err().to_string(), "deadline of 61s is out of range; write 1ms to 60s");
+    let late = Store::builder(&server.url()).wait_for_replicas(1, Duration::ZERO).connect_later();
+    assert_eq!(late.unwrap_err().to_string(), "time for replicas of 0ns is out of range; write 1ms to 60s");
+    for (url, why) in [
+        ("redis+sentinel://one,two", "it does not name the primary after the hosts"),
+        ("redis+cluster://one,two/1", "a cluster has no databases but 0"),
+        ("redis.example", "Redis URL did not parse - InvalidClientConfig"),
+    ] {
+        assert_eq!(
+            Store::builder(url).connect_later().unwrap_err().to_string(),
+            format!(
+                "the address of the store is not understood: {why}; write redis://HOST:PORT, \
+                 redis+sentinel://HOST,HOST/NAME or redis+cluster://HOST,HOST, with rediss for TLS and USER:PASSWORD@ \
+                 before hosts"
+            )
+        );
+    }
 }
 
 #[test]
@@ -86,8 +102,18 @@ async fn a_password_is_in_no_text() {
         "http://:wr0ng@127.0.0.1".to_owned(),
         ":wr0ng".to_owned(),
         format!("rediss://:wr0ng@{address}"),
+        format!("redis+sentinel://:wr0ng@{address}/main"),
+        format!("redis+sentinel://:wr0ng@{address}"),
+        format!("redis+sentinel://:wr0ng@{address}/main/not-a-number"),
+        format!("redis+cluster://:wr0ng@{address}"),
+        format!("redis+cluster://:wr0ng@{address},127.0.0.1:99999"),
     ] {
-        let error = Store::builder(&url).connect().await.unwrap_err();
+        let builder = Store::builder(&url).sentinel_login(Some("user"), "wr0ng");
+        assert!(!tells(format!("{builder:?}")));
+        if let Ok(store) = builder.clone().connect_later() {
+            assert!(!tells(format!("{store:?}")));
+        }
+        let error = builder.connect().await.unwrap_err();
         let mut texts = vec![format!("{error} {error:?}")];
         let mut source = error.source();
         while let Some(error) = source {
@@ -111,28 +137,26 @@ fn the_text_of_every_warning() {
     );
 }
 
+/// The command of the README that makes a user with no more rights than are needed, and `more`.
+pub(crate) fn few_rights(more: &str) -> redis::Cmd {
+    let readme = include_str!("../README.md");
+    let line = readme.lines().find(|line| line.starts_with("ACL SETUSER tidegate ")).unwrap();
+    assert!(
+        more.is_empty() || readme.contains(&format!("| `{}` |", more.replace('|', "\\|"))),
+        "{more} is not in the README"
+    );
+    let mut command = redis::Cmd::new();
+    for part in line.split(' ').chain(more.split(' ')).filter(|part| !part.is_empty()) {
+        command.arg(part);
+    }
+    command
+}
+
 #[tokio::test]
 async fn a_user_with_few_rights_is_enough() {
     let server = Server::start(&[]);
-    let acl = [
-        "ACL",
-        "SETUSER",
-        "few",
-        "on",
-        ">pass",
-        "~{tidegate:*",
-        "+evalsha",
-        "+script|load",
-        "+get",
-        "+set",
-        "+time",
-    ];
-    let mut command = redis::Cmd::new();
-    for part in acl {
-        command.arg(part);
-    }
-    let () = command.query(&mut server.connection()).unwrap();
-    let url = format!("redis://few:pass@{}", server.address());
+    let () = few_rights("").query(&mut server.connection()).unwrap();
+    let url = format!("redis://tidegate:PASSWORD@{}", server.address());
     let store = Store::builder(&url).connect().await.unwrap();
     assert_eq!(store.warnings(), [Warning::CannotTell]);
     let limiter = store.limiter("api", quota("1/day burst 2"), OnFailure::Closed).unwrap();
@@ -145,4 +169,21 @@ async fn a_user_with_few_rights_is_enough() {
     };
     let both = Policy::new(vec![limit("one", Mode::Enforce), limit("two", Mode::Shadow)]);
     assert!(store.limiter("both", both, OnFailure::Closed).unwrap().check("ann").await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_user_who_may_look_is_warned_and_told_of_lost_keys() {
+    let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let () = few_rights("+role +config|get ~tidegate:epoch").query(&mut server.connection()).unwrap();
+    let () = few_rights("+select").query(&mut server.connection()).unwrap();
+    let url = format!("redis://tidegate:PASSWORD@{}/3", server.address());
+    let store = Store::builder(&url).connect().await.unwrap();
+    assert_eq!(store.warnings(), [Warning::Evicts { policy: "allkeys-lru".into() }]);
+    let limiter = store.limiter("api", quota("1/day burst 2"), OnFailure::Closed).unwrap();
+    assert_eq!(limiter.check("ann").await.remaining, [1]);
+    // In that database, and the key of the epoch is there too.
+    let mut connection = server.connection();
+    let () = redis::cmd("SELECT").arg(3).query(&mut connection).unwrap();
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    assert_eq!(keys, 2);
 }

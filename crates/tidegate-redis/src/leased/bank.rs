@@ -34,7 +34,7 @@ impl Bank {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.store.batcher.link.is_up()
+        !self.store.servers.is_away()
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -46,18 +46,18 @@ impl Bank {
     }
 
     pub(super) fn runtime(&self) -> &Handle {
-        self.store.batcher.runtime()
+        &self.store.servers.runtime
     }
 
     /// Asks the bucket of `key`. It ends by the deadline of the store.
     pub(super) async fn lend(&self, key: &[u8], ask: Ask) -> Result<Told, Fault> {
         let key = bucket_key(&self.name, key, &self.limit);
         let arguments = lend::arguments(&key, &self.units, self.ttl_us, &ask);
-        let (link, deadline) = (&self.store.batcher.link, Instant::now() + self.store.deadline);
-        let reply = lend::SCRIPT.run(link, &arguments, deadline).await?;
+        let (servers, deadline) = (&self.store.servers, Instant::now() + self.store.deadline);
+        let reply = lend::SCRIPT.run(servers, &arguments, deadline).await?;
         let told = lend::told(&reply).ok_or_else(|| {
             let text = "a key of the limiter holds something else";
-            link.refused(text);
+            servers.common.refused(text);
             Fault::Refused(text.into())
         })?;
         let counters = self.counters();

@@ -1,7 +1,9 @@
 //! What the tests of the whole crate need: servers, a proxy that does what networks do, and words for limits.
 
+pub(crate) mod cluster;
 pub(crate) mod log;
 pub(crate) mod proxy;
+pub(crate) mod sentinels;
 pub(crate) mod server;
 pub(crate) mod talk;
 

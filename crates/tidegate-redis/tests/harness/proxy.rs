@@ -53,6 +53,10 @@ impl Proxy {
         Self { address, network, _runtime: runtime }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }

@@ -183,6 +183,11 @@ impl Visit {
         &self.id
     }
 
+    /// Whether nothing was told yet.
+    pub(super) fn waits(&self) -> bool {
+        self.told.is_empty()
+    }
+
     /// The id as it was written.
     pub(super) fn raw_id(&self) -> Box<str> {
         self.raw_id.clone()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 
 use tidegate_http::problem::PROBLEM_JSON;
@@ -88,9 +88,15 @@ impl Proxy {
         parts.headers.remove(header::ACCEPT_ENCODING);
         let hears_progress = parts.headers.get(header::ACCEPT).is_none_or(accepts_events);
         let mut visit = self.hall.arrive(asked, named_in, number, message.into());
+        if visit.waits() {
+            shrink(&mut parts);
+        }
         loop {
             match visit.next().await {
-                Some(Told::Start(message)) => return self.start(parts, message.into(), peer, visit).await,
+                // In a box, so that a call that waits has no room for it yet.
+                Some(Told::Start(message)) => {
+                    return Box::pin(self.start(parts, message.into(), peer, visit)).await;
+                }
                 Some(Told::Answer(answer)) => return json(StatusCode::OK, answer),
                 Some(Told::Progress(progress)) if hears_progress => {
                     return stream::answer(self, parts, peer, visit, progress);
@@ -115,6 +121,23 @@ impl Proxy {
 
     async fn forward(&self, parts: Parts, message: Bytes, peer: SocketAddr) -> Response {
         self.upstream.forward(Request::from_parts(parts, Body::from(message)), peer).await
+    }
+}
+
+/// Copies what refers to the buffer that the head was read into, which has 8 KiB, so that it does not live as long as the
+/// call waits.
+fn shrink(parts: &mut Parts) {
+    let mut headers = HeaderMap::with_capacity(parts.headers.len());
+    for (name, value) in &parts.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_str().as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
+        {
+            headers.append(name, value);
+        }
+    }
+    parts.headers = headers;
+    if let Ok(uri) = parts.uri.to_string().parse() {
+        parts.uri = uri;
     }
 }
 
