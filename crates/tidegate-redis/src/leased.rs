@@ -105,7 +105,7 @@ enum Step {
 }
 
 impl Store {
-    /// A limiter by the name of `name` that leases, for a policy of one limit, a [`Quota`](tidegate::Quota) for example.
+    /// A limiter by the name of `name` that leases, for a policy of one limit, a [`Quota`] for example.
     ///
     /// It works on the buckets of [`Store::limiter`] of the same name, and both can be used at one time. All processes
     /// should give the same quota and the same `max_overshoot`.
