@@ -87,14 +87,6 @@ pub enum Error {
         /// The name of the limiter.
         name: Box<str>,
     },
-    /// Something that works on one server alone.
-    #[error(
-        "`{name}` leases or has places in flight, which are not there in a cluster; name one server, or sentinels"
-    )]
-    Cluster {
-        /// The name of the limiter, or of the places.
-        name: Box<str>,
-    },
     /// Leases would end too soon to be of use.
     #[error(
         "an overshoot of {overshoot} tokens of the limit `{limit}` is {life:?} of its rate, and a lease has to live for \

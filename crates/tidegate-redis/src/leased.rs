@@ -105,7 +105,7 @@ enum Step {
 }
 
 impl Store {
-    /// A limiter by the name of `name` that leases, for a policy of one limit, a [`Quota`](tidegate::Quota) for example.
+    /// A limiter by the name of `name` that leases, for a policy of one limit, a [`Quota`] for example.
     ///
     /// It works on the buckets of [`Store::limiter`] of the same name, and both can be used at one time. All processes
     /// should give the same quota and the same `max_overshoot`.
@@ -135,9 +135,7 @@ impl Store {
         let Algorithm::TokenBucket(bucket) = &limit.algorithm else {
             return Err(Error::NotTokenBucket { limit: limit.name.clone(), kind: limit.algorithm.kind() });
         };
-        let link = store.servers.one().ok_or_else(|| Error::Cluster { name: name.into() })?;
-        let link = Arc::clone(link);
-        let trip = round_trip(&link, store.deadline).await.unwrap_or(Duration::ZERO);
+        let trip = round_trip(&store.servers, store.deadline).await.unwrap_or(Duration::ZERO);
         let least = SHORTEST.max(trip * TRIPS);
         let (token, rate) = (u128::from(bucket.token_units().get()), u128::from(bucket.rate_units().get()));
         let life = u128::from(leasing.max_overshoot) * token / rate;
@@ -160,8 +158,8 @@ impl Store {
         let remember_ns = u64::try_from(store.shield.longest().as_nanos()).unwrap_or(u64::MAX);
         let inner = Inner {
             burst: bucket.burst(),
-            max_waiting: store.servers.max_waiting(),
-            bank: Arc::new(Bank::new(store, link, name, &limit.name, units, terms)),
+            max_waiting: store.servers.max_waiting,
+            bank: Arc::new(Bank::new(store, name, &limit.name, units, terms)),
             rules: Rules { terms, units, remember_ns },
             each,
             start: Instant::now(),
@@ -201,7 +199,7 @@ impl LeasedLimiter {
         let answer = match Inner::step(inner, key, cost) {
             Step::Answered(answer) => answer,
             Step::Each => return inner.each.check_n(key, cost).await,
-            Step::Without(fault) => return inner.each.missing(&fault, key, cost),
+            Step::Without(fault) => return inner.each.without(&fault, key, cost),
             Step::Waits(answered) => {
                 // Most calls do not come here, and a look at the clock is a good part of what they take.
                 let deadline = tokio::time::Instant::now() + inner.bank.deadline();
@@ -213,7 +211,7 @@ impl LeasedLimiter {
                 };
                 match answer {
                     Ok(answer) => answer,
-                    Err(fault) => return inner.each.missing(&fault, key, cost),
+                    Err(fault) => return inner.each.without(&fault, key, cost),
                 }
             }
         };

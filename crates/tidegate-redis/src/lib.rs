@@ -83,7 +83,7 @@
 //! # }
 //! ```
 //!
-//! **Not here yet.** Leases of several limits at once, leases and places in a cluster, refunds, and algorithms other than
+//! **Not here yet.** Leases of several limits at once, refunds, and algorithms other than
 //! the token bucket.
 
 mod address;

@@ -118,12 +118,6 @@ impl SharedLimiter {
         }
     }
 
-    /// The answer to a call on one limit for want of the store.
-    pub(crate) fn missing(&self, fault: &Fault, key: &[u8], cost: u64) -> Answer {
-        let call = Call { charge: true, takes: self.takes(key, &[cost]) };
-        self.without_store(fault, &call, key, &[cost])
-    }
-
     fn takes(&self, key: &[u8], costs: &[u64]) -> Vec<Take> {
         let take = |((limit, bucket), cost): ((&tidegate::Limit, &Units), &u64)| Take {
             key: bucket_key(&self.name, key, &limit.name),
@@ -162,6 +156,13 @@ impl SharedLimiter {
             remaining: Vec::new(),
             made: Made::Remembered,
         })
+    }
+
+    /// The answer to a call of `cost` for want of the store.
+    pub(crate) fn without(&self, fault: &Fault, key: &[u8], cost: u64) -> Answer {
+        let costs = self.costs(|_| cost);
+        let call = Call { charge: true, takes: self.takes(key, &costs) };
+        self.without_store(fault, &call, key, &costs)
     }
 
     fn without_store(&self, fault: &Fault, call: &Call, key: &[u8], costs: &[u64]) -> Answer {

@@ -31,7 +31,7 @@ use crate::answer::Made;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::limiter::part_of_a_key;
-use crate::link::Link;
+use crate::route::Route;
 use crate::runner::{Arguments, Script};
 use crate::store::{Inner as StoreInner, Store};
 
@@ -67,7 +67,6 @@ pub struct Places {
 /// What places need after they were given.
 pub(crate) struct Shared {
     store: Arc<StoreInner>,
-    link: Arc<Link>,
     name: Box<str>,
     settings: PlacesSettings,
 }
@@ -98,9 +97,7 @@ impl Store {
             let what = "time to live of a place";
             return Err(Error::OutOfRange { what, value: settings.ttl, range: "1s to 1h" });
         }
-        let link = self.inner.servers.one().ok_or_else(|| Error::Cluster { name: name.into() })?;
-        let link = Arc::clone(link);
-        let shared = Shared { store: Arc::clone(&self.inner), link, name: name.into(), settings };
+        let shared = Shared { store: Arc::clone(&self.inner), name: name.into(), settings };
         Ok(Places { shared: Arc::new(shared) })
     }
 }
@@ -128,7 +125,7 @@ impl Places {
         let reply = loop {
             let reply = held.run(b"acquire", deadline).await;
             // The connection broke, and it is not known whether this holder has a place. It does not get a second one.
-            if reply != Err(Fault::Broken) || !shared.is_up_again(deadline).await {
+            if reply != Err(Fault::Broken) || !shared.is_up_again(&held.key, deadline).await {
                 break reply;
             }
         };
@@ -154,7 +151,7 @@ impl Places {
                 };
                 match fault {
                     // The guard releases what may have been given.
-                    Fault::Late | Fault::Broken => drop(asking),
+                    Fault::Late | Fault::Broken | Fault::Unreplicated => drop(asking),
                     _ => asking.forget(),
                 }
                 shared.count(&fault);
@@ -165,7 +162,7 @@ impl Places {
                     }
                     WithoutPlaces::Closed => {
                         shared.store.counters().closed.one();
-                        Err(shared.no_place())
+                        Err(shared.no_place(&held.key))
                     }
                 }
             }
@@ -192,7 +189,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if let Some(held) = self.0.take() {
-            let runtime = held.shared.store.servers.runtime().clone();
+            let runtime = held.shared.store.servers.runtime.clone();
             runtime.spawn(async move {
                 let end = Instant::now() + held.shared.settings.ttl;
                 held.release(end).await;
@@ -202,15 +199,21 @@ impl Drop for Asking {
 }
 
 impl Shared {
-    fn no_place(&self) -> NoPlace {
-        let until_next_try = self.link.until_next_try().max(self.store.deadline);
+    /// A key on the server. Both have one hash tag.
+    fn key(&self, key: &[u8], suffix: &[u8]) -> Box<[u8]> {
+        [b"{tidegate:", self.name.as_bytes(), b":", key, b"}::", suffix].concat().into()
+    }
+
+    fn no_place(&self, key: &[u8]) -> NoPlace {
+        let server = self.store.servers.until_next_try(&self.key(key, b"places"));
+        let until_next_try = server.max(self.store.deadline);
         NoPlace { retry_after: until_next_try, held: None, made: Made::Closed }
     }
 
     /// Whether there is a connection before `deadline`.
-    async fn is_up_again(&self, deadline: Instant) -> bool {
-        let link = &self.link;
-        while !link.is_up() {
+    async fn is_up_again(&self, key: &[u8], deadline: Instant) -> bool {
+        let key = self.key(key, b"places");
+        while !self.store.servers.route(&key).is_some_and(Route::is_up) {
             let again = Instant::now() + Duration::from_millis(1);
             if again >= deadline {
                 return false;
@@ -256,13 +259,10 @@ impl Holder {
 
 /// What a script is run with.
 fn arguments(shared: &Shared, key: &[u8], what: &[u8], holder: &Holder) -> Arguments {
-    let of = |suffix: &[u8]| -> Box<[u8]> {
-        [b"{tidegate:", shared.name.as_bytes(), b":", key, b"}::", suffix].concat().into()
-    };
     let number = |number: u64| number.to_string().into_bytes();
     let ttl_us = u64::try_from(shared.settings.ttl.as_micros()).unwrap_or(u64::MAX);
     Arguments {
-        keys: vec![of(b"places"), of(b"fence")],
+        keys: vec![shared.key(key, b"places"), shared.key(key, b"fence")],
         values: vec![
             what.into(),
             holder.0.as_bytes().into(),

@@ -7,14 +7,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::Cmd;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
+use crate::common::Common;
 use crate::fault::Fault;
-use crate::link::Link;
-use crate::up::Up;
-
-/// How long to wait before a server is asked again that said that it cannot now.
-const PAUSE: Duration = Duration::from_millis(5);
+use crate::route::At;
+use crate::servers::Servers;
 
 /// A script, and its name on the server.
 #[derive(Debug)]
@@ -39,58 +37,63 @@ impl Script {
     /// Runs it, again as long as it is known that it did not run. It ends by `deadline`.
     pub(crate) async fn run(
         &self,
-        link: &Link,
+        servers: &Servers,
         arguments: &Arguments,
         deadline: Instant,
     ) -> Result<Vec<i64>, Fault> {
-        let mut up = link.up().ok_or(Fault::Down)?;
+        let common = &servers.common;
+        let key = arguments.keys.first().map_or(&[][..], |key| key);
+        let route = servers.route(key).ok_or(Fault::Down)?;
+        let mut at = route.start().ok_or(Fault::Down)?;
+        let mut times = 0;
         loop {
             let sha = match self.sha.get() {
                 Some(sha) => sha,
-                None => self.load(link, &up, deadline).await?,
+                None => self.load(common, &at, deadline).await?,
             };
-            link.common.counters.scripts.one();
+            common.counters.scripts.one();
             let command = arguments.command(sha);
-            let fault =
-                match timeout_at(deadline, up.run(&command, false, None)).await.unwrap_or(Err(Fault::Late)) {
-                    Ok(reply) => {
-                        link.answered();
-                        return Ok(reply.reply);
+            let ran = at.up.run(&command, at.asking, common.durability);
+            let fault = match timeout_at(deadline, ran).await.unwrap_or(Err(Fault::Late)) {
+                Ok(ran) => {
+                    at.link.answered();
+                    let asked = common.durability.map_or(0, |asked| i64::from(asked.replicas));
+                    if ran.replicas.unwrap_or(0) < asked {
+                        return Err(Fault::Unreplicated);
                     }
-                    Err(fault) => fault,
-                };
+                    return Ok(ran.reply);
+                }
+                Err(fault) => fault,
+            };
             match fault {
                 Fault::NoScript => {
-                    self.load(link, &up, deadline).await?;
+                    self.load(common, &at, deadline).await?;
                 }
-                Fault::Later { elsewhere: true } => {
-                    link.answered();
-                    link.broken(&up);
-                    up = link.another(Some(&up), deadline).await.ok_or(fault)?;
+                Fault::Redirect { .. } if !route.follows() => {
+                    let text = "the server is a node of a cluster; write redis+cluster://HOST:PORT";
+                    return Err(told(Fault::Refused(text.into()), common, &at));
                 }
-                Fault::Later { elsewhere: false } => {
-                    link.answered();
-                    let again = Instant::now() + PAUSE;
-                    if again >= deadline {
-                        return Err(fault);
-                    }
-                    sleep_until(again).await;
+                Fault::Later { .. } | Fault::Redirect { .. } | Fault::Split => {
+                    at.link.answered();
+                    times += 1;
+                    // Keys that are parted come together by themselves: nothing is helped along here.
+                    let meant =
+                        if fault == Fault::Split { Fault::Later { elsewhere: false } } else { fault.clone() };
+                    at = route.again(at, &meant, &[], times, deadline).await.ok_or(fault)?;
                 }
-                _ => {
-                    return Err(told(fault, link, &up));
-                }
+                _ => return Err(told(fault, common, &at)),
             }
-            link.common.counters.retries.one();
+            common.counters.retries.one();
         }
     }
 
-    async fn load(&self, link: &Link, up: &Up, deadline: Instant) -> Result<&str, Fault> {
-        match timeout_at(deadline, up.load_source(self.source)).await {
+    async fn load(&self, common: &Common, at: &At, deadline: Instant) -> Result<&str, Fault> {
+        match timeout_at(deadline, at.up.load_source(self.source)).await {
             Ok(Ok(sha)) => {
-                link.common.counters.loads.one();
+                common.counters.loads.one();
                 Ok(self.sha.get_or_init(|| sha.into()))
             }
-            Ok(Err(fault)) => Err(told(fault, link, up)),
+            Ok(Err(fault)) => Err(told(fault, common, at)),
             // The script was not run, so this is not an unknown outcome.
             Err(_) => Err(Fault::Later { elsewhere: false }),
         }
@@ -106,26 +109,26 @@ impl Arguments {
 }
 
 /// Tells the link of a fault that ends a call.
-fn told(fault: Fault, link: &Link, up: &Up) -> Fault {
+fn told(fault: Fault, common: &Common, at: &At) -> Fault {
     match &fault {
-        Fault::Late => link.late(up),
-        Fault::Broken => link.broken(up),
+        Fault::Late => at.link.late(&at.up),
+        Fault::Broken => at.link.broken(&at.up),
         Fault::Refused(text) => {
-            link.answered();
-            link.common.refused(text);
+            at.link.answered();
+            common.refused(text);
         }
         _ => {}
     }
     fault
 }
 
-/// How long a trip to the server takes, the shortest of three; `None` if there is no connection.
-pub(crate) async fn round_trip(link: &Link, longest: Duration) -> Option<Duration> {
-    let up = link.up()?;
+/// How long a trip to a server takes, the shortest of three; `None` if there is no connection.
+pub(crate) async fn round_trip(servers: &Servers, longest: Duration) -> Option<Duration> {
+    let at = servers.route(b"")?.start()?;
     let mut shortest = None;
     for _ in 0..3 {
         let sent = Instant::now();
-        let told = timeout_at(sent + longest, up.run(&redis::cmd("TIME"), false, None)).await;
+        let told = timeout_at(sent + longest, at.up.run(&redis::cmd("TIME"), false, None)).await;
         if let Ok(Ok(_)) = told {
             let trip = sent.elapsed();
             shortest = Some(shortest.map_or(trip, |before: Duration| before.min(trip)));

@@ -22,9 +22,10 @@ use crate::warning::Warning;
 
 pub(crate) struct Servers {
     pub(crate) common: Arc<Common>,
-    runtime: Handle,
+    pub(crate) runtime: Handle,
     room: Arc<Semaphore>,
-    max_waiting: usize,
+    /// How many calls may wait.
+    pub(crate) max_waiting: usize,
     kind: Kind,
 }
 
@@ -60,23 +61,6 @@ impl Servers {
         Ok(Self { common, runtime, room, max_waiting, kind })
     }
 
-    /// The only server; `None` in a cluster.
-    pub(crate) const fn one(&self) -> Option<&Arc<Link>> {
-        match &self.kind {
-            Kind::One(link, _) => Some(link),
-            Kind::Cluster(..) => None,
-        }
-    }
-
-    pub(crate) const fn runtime(&self) -> &Handle {
-        &self.runtime
-    }
-
-    /// How many calls may wait.
-    pub(crate) const fn max_waiting(&self) -> usize {
-        self.max_waiting
-    }
-
     /// Where calls on this key go.
     fn batcher(&self, key: &[u8]) -> Option<&Arc<Batcher>> {
         match &self.kind {
@@ -105,6 +89,19 @@ impl Servers {
     /// How long until the server of this key is tried again, for those who are told to come back.
     pub(crate) fn until_next_try(&self, key: &[u8]) -> Duration {
         self.batcher(key).map_or(Duration::ZERO, |batcher| batcher.route().until_next_try())
+    }
+
+    /// Where scripts on this key go.
+    pub(crate) fn route(&self, key: &[u8]) -> Option<&Route> {
+        self.batcher(key).map(|batcher| batcher.route())
+    }
+
+    /// Whether it is known, without a look at the key, that nobody can be asked.
+    pub(crate) fn is_away(&self) -> bool {
+        match &self.kind {
+            Kind::One(link, _) => !link.is_up(),
+            Kind::Cluster(..) => false,
+        }
     }
 
     /// Whether all of them are connected to.

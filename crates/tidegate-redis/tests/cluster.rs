@@ -1,9 +1,10 @@
 //! Real clusters: keys on many nodes, slots that move, nodes that die.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_redis::{Answer, Made, OnFailure, SharedLimiter, Store};
+use tidegate_redis::{Answer, Leasing, Made, OnFailure, PlacesSettings, SharedLimiter, Store, WithoutPlaces};
 
 use crate::faults::{DEADLINE, PATIENCE, answers, check, load, until, until_peeked};
 use crate::harness::cluster::{Cluster, owner};
@@ -367,4 +368,26 @@ async fn a_server_that_is_no_cluster_is_no_cluster() {
     let error = Store::builder(&url).connect().await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot use the store at {}: ", server.address())), "{error}");
     assert!(error.contains("cluster support disabled"), "{error}");
+}
+
+#[tokio::test]
+async fn leases_and_places_go_to_the_node_of_their_key() {
+    let cluster = Cluster::start(false);
+    let store = patient(&cluster).await;
+    let leasing = Leasing { max_overshoot: 400, keys: 1000 };
+    let limiter = store.leased_limiter("api", quota("1000/s"), leasing, OnFailure::Closed).await.unwrap();
+    let settings = PlacesSettings {
+        limit: NonZeroU64::new(1).unwrap(),
+        ttl: Duration::from_secs(60),
+        without_store: WithoutPlaces::Closed,
+    };
+    let places = store.places("jobs", settings).unwrap();
+    for number in 0..30 {
+        let key = format!("tenant {number}");
+        assert_eq!(limiter.check(&key).await.made, Made::Exact);
+        let place = places.acquire(&key).await.unwrap();
+        assert!(places.acquire(&key).await.is_err());
+        place.release().await;
+        assert!(places.acquire(&key).await.is_ok());
+    }
 }

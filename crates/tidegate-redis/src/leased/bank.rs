@@ -11,14 +11,12 @@ use crate::counters::Counters;
 use crate::fault::Fault;
 use crate::lend::{self, Told};
 use crate::limiter::bucket_key;
-use crate::link::Link;
 use crate::store::Inner as Store;
 use crate::units::Units;
 
 /// The buckets of one limiter.
 pub(super) struct Bank {
     store: Arc<Store>,
-    link: Arc<Link>,
     name: Box<str>,
     limit: Box<str>,
     units: Units,
@@ -26,16 +24,9 @@ pub(super) struct Bank {
 }
 
 impl Bank {
-    pub(super) fn new(
-        store: Arc<Store>,
-        link: Arc<Link>,
-        name: &str,
-        limit: &str,
-        units: Units,
-        terms: Terms,
-    ) -> Self {
+    pub(super) fn new(store: Arc<Store>, name: &str, limit: &str, units: Units, terms: Terms) -> Self {
         let ttl_us = u64::try_from(terms.ttl().as_micros()).unwrap_or(u64::MAX);
-        Self { store, link, name: name.into(), limit: limit.into(), units, ttl_us }
+        Self { store, name: name.into(), limit: limit.into(), units, ttl_us }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -43,7 +34,7 @@ impl Bank {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.link.is_up()
+        !self.store.servers.is_away()
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -55,18 +46,18 @@ impl Bank {
     }
 
     pub(super) fn runtime(&self) -> &Handle {
-        self.store.servers.runtime()
+        &self.store.servers.runtime
     }
 
     /// Asks the bucket of `key`. It ends by the deadline of the store.
     pub(super) async fn lend(&self, key: &[u8], ask: Ask) -> Result<Told, Fault> {
         let key = bucket_key(&self.name, key, &self.limit);
         let arguments = lend::arguments(&key, &self.units, self.ttl_us, &ask);
-        let (link, deadline) = (&self.link, Instant::now() + self.store.deadline);
-        let reply = lend::SCRIPT.run(link, &arguments, deadline).await?;
+        let (servers, deadline) = (&self.store.servers, Instant::now() + self.store.deadline);
+        let reply = lend::SCRIPT.run(servers, &arguments, deadline).await?;
         let told = lend::told(&reply).ok_or_else(|| {
             let text = "a key of the limiter holds something else";
-            link.common.refused(text);
+            servers.common.refused(text);
             Fault::Refused(text.into())
         })?;
         let counters = self.counters();

@@ -48,7 +48,7 @@ impl Place {
     pub(super) fn keep(held: Arc<Held>, sent: Instant, fence: u64) -> Self {
         let (told, until) = watch::channel(Until::End(held.end(sent)));
         let (end, ended) = oneshot::channel();
-        let runtime = held.shared.store.servers.runtime().clone();
+        let runtime = held.shared.store.servers.runtime.clone();
         runtime.spawn(held.renew(sent, told, ended));
         Self { fence: Some(fence), made: Made::Exact, until, end: Some(end) }
     }
@@ -139,7 +139,7 @@ impl Held {
 
     pub(super) async fn run(&self, what: &[u8], deadline: tokio::time::Instant) -> Result<Vec<i64>, Fault> {
         let arguments = arguments(&self.shared, &self.key, what, &self.holder);
-        SCRIPT.run(&self.shared.link, &arguments, deadline).await
+        SCRIPT.run(&self.shared.store.servers, &arguments, deadline).await
     }
 
     /// Renews the place at a third of its time, more often when that fails, until its holder has enough of it.
