@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::fault::Fault;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// How decisions were made and what went wrong since the store was made, from [`Store::stats`](crate::Store::stats).
@@ -68,6 +70,22 @@ counters! {
     connected,
     /// How often a connection found that the store had lost its keys: every bucket was full again.
     lost_state,
+}
+
+impl Counters {
+    /// Counts a call that the store did not decide.
+    pub(crate) fn fault(&self, fault: &Fault) {
+        let counter = match fault {
+            Fault::Down => &self.not_connected,
+            Fault::Busy => &self.busy,
+            Fault::Late => &self.late,
+            Fault::Broken => &self.broken,
+            Fault::Refused(_) => &self.refused,
+            Fault::NoScript | Fault::Later { .. } | Fault::Split | Fault::Redirect { .. } => &self.unready,
+            Fault::Unreplicated => &self.unreplicated,
+        };
+        counter.one();
+    }
 }
 
 #[derive(Debug, Default)]

@@ -167,17 +167,7 @@ impl SharedLimiter {
 
     fn without_store(&self, fault: &Fault, call: &Call, key: &[u8], costs: &[u64]) -> Answer {
         let counters = self.store.counters();
-        match fault {
-            Fault::Down => counters.not_connected.one(),
-            Fault::Busy => counters.busy.one(),
-            Fault::Late => counters.late.one(),
-            Fault::Broken => counters.broken.one(),
-            Fault::Refused(_) => counters.refused.one(),
-            Fault::NoScript | Fault::Later { .. } | Fault::Split | Fault::Redirect { .. } => {
-                counters.unready.one();
-            }
-            Fault::Unreplicated => counters.unreplicated.one(),
-        }
+        counters.fault(fault);
         let until_next_try = || {
             let bucket = call.takes.first().map_or(&[][..], |take| &take.key);
             self.store.servers.until_next_try(bucket).max(self.store.deadline)

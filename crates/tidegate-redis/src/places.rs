@@ -154,7 +154,7 @@ impl Places {
                     Fault::Late | Fault::Broken | Fault::Unreplicated => drop(asking),
                     _ => asking.forget(),
                 }
-                shared.count(&fault);
+                shared.store.counters().fault(&fault);
                 match shared.settings.without_store {
                     WithoutPlaces::Open => {
                         shared.store.counters().open.one();
@@ -221,21 +221,6 @@ impl Shared {
             tokio::time::sleep_until(again).await;
         }
         true
-    }
-
-    fn count(&self, fault: &Fault) {
-        let counters = self.store.counters();
-        match fault {
-            Fault::Down => counters.not_connected.one(),
-            Fault::Busy => counters.busy.one(),
-            Fault::Late => counters.late.one(),
-            Fault::Broken => counters.broken.one(),
-            Fault::Refused(_) => counters.refused.one(),
-            Fault::NoScript | Fault::Later { .. } | Fault::Split | Fault::Redirect { .. } => {
-                counters.unready.one();
-            }
-            Fault::Unreplicated => counters.unreplicated.one(),
-        }
     }
 }
 
