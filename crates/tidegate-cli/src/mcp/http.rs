@@ -109,9 +109,7 @@ async fn serve(listen: SocketAddr, upstream: &str, proxy: Proxy) -> anyhow::Resu
     hall.close();
     // Streams that a client only listens to have no end, so calls are waited for and not connections.
     let idle = async {
-        while hall.open() > 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        hall.empty().await;
         let _ = tokio::time::timeout(Duration::from_millis(200), connections.shutdown()).await;
     };
     tokio::select! {

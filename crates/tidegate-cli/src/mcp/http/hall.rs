@@ -31,6 +31,8 @@ pub(super) struct Hall {
     desk: Mutex<Desk<Caller>>,
     /// Something has changed at the desk.
     changed: Notify,
+    /// The last call may have ended.
+    emptied: Notify,
     clock: Clock,
     pub(super) charges: Charges,
     /// The calls that their clients can name, and the numbers of their requests.
@@ -45,6 +47,7 @@ impl Hall {
         Self {
             desk: Mutex::new(desk),
             changed: Notify::new(),
+            emptied: Notify::new(),
             clock: Clock::unix(),
             charges,
             names: Mutex::default(),
@@ -107,7 +110,11 @@ impl Hall {
             let wait = {
                 let mut desk = self.desk();
                 let now = self.clock.now_ns();
-                match desk.due(now) {
+                let due = desk.due(now);
+                if desk.open() == 0 {
+                    self.emptied.notify_one();
+                }
+                match due {
                     Todo::Nothing => {
                         desk.next_due(now).map(|next| Duration::from_nanos(next.saturating_sub(now)))
                     }
@@ -133,9 +140,11 @@ impl Hall {
         }
     }
 
-    /// How many calls have neither ended nor been given up.
-    pub(super) fn open(&self) -> usize {
-        self.desk().open()
+    /// Is ready when all calls have ended or were given up. One caller only.
+    pub(super) async fn empty(&self) {
+        while self.desk().open() > 0 {
+            self.emptied.notified().await;
+        }
     }
 
     /// What happened, when all is over.

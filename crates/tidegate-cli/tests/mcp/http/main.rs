@@ -18,15 +18,6 @@ fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }
 
-/// Until the server has seen `count` requests of a tool.
-fn wait_for(seen: &peer::Seen, tool: &str, count: usize) {
-    let start = Instant::now();
-    while seen.lock().unwrap().iter().filter(|request| request.2 == tool).count() < count {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", seen.lock().unwrap());
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn calls_of_many_clients_keep_to_the_limits_and_none_is_lost() {
     let (upstream, seen) = server();
@@ -41,7 +32,7 @@ fn calls_of_many_clients_keep_to_the_limits_and_none_is_lost() {
     });
     // The last of 17 that had to wait started after 17/20 s; four at once need a second for 20 of 200 ms.
     assert!(start.elapsed() >= Duration::from_millis(1_000), "{:?}", start.elapsed());
-    assert_eq!(seen.lock().unwrap().len(), 20);
+    assert_eq!(seen.all().len(), 20);
     let (code, stderr) = proxy.end();
     assert_eq!(code, 0);
     assert!(
@@ -67,7 +58,7 @@ fn all_but_calls_pass_as_they_are_and_are_not_counted() {
     assert_eq!(text(&proxy.call(1, "echo")), "echo");
     assert_eq!(proxy.call(2, "echo")["result"]["_meta"][META]["executed"], false);
     // The server is told its own name.
-    assert!(seen.lock().unwrap().iter().all(|(_, host, _)| *host == upstream.to_string()));
+    assert!(seen.all().iter().all(|(_, host, _)| *host == upstream.to_string()));
     let evil = proxy.post("origin: http://evil.example\r\n", &call(3, "echo"));
     assert_eq!(evil.0, 403, "{evil:?}");
     // A stream that nobody ends does not keep the proxy from ending.
@@ -110,17 +101,17 @@ fn an_answer_of_http_or_of_a_tool_that_says_how_long_closes_the_tool() {
         let refused = proxy.call(2, tool);
         assert_eq!(refused["result"]["_meta"][META]["reason"], "server", "{refused}");
         assert_eq!(text(&proxy.call(3, "echo")), "echo");
-        assert_eq!(seen.lock().unwrap().len(), 2);
+        assert_eq!(seen.all().len(), 2);
     }
 }
 
 #[test]
 fn who_waits_is_told_of_progress_and_gets_the_answer_in_the_same_stream() {
     let (upstream, _) = server();
-    let proxy = Proxy::start(upstream, &["--limit", "1 per 2s"]);
     for (tool, answered) in
         [("echo", "\"text\":\"echo\""), ("stream", "\"text\":\"stream\""), ("broken", "HTTP status 502")]
     {
+        let proxy = Proxy::start(upstream, &["--limit", "1 per 2s"]);
         proxy.post("", &call(0, "echo"));
         let mut waits = call(1, tool);
         waits["params"]["_meta"] = json!({"progressToken": "p"});
@@ -133,7 +124,6 @@ fn who_waits_is_told_of_progress_and_gets_the_answer_in_the_same_stream() {
             "{heard}"
         );
         assert!(progress < heard.find(answered).unwrap());
-        thread::sleep(Duration::from_millis(2_000));
     }
 }
 
@@ -161,15 +151,15 @@ fn a_call_that_is_cancelled_or_whose_client_goes_while_it_waits_leaves_no_trace(
     let proxy = Proxy::start(upstream, &["--max-in-flight", "1", "--log", log.to_str().unwrap()]);
     let session = "mcp-session-id: one\r\n";
     let first = proxy.open("POST", session, &call(1, "slow"));
-    wait_for(&seen, "slow", 1);
+    seen.wait_for("slow", 1);
     let mut cancelled = proxy.open("POST", session, &call(2, "echo"));
     let gone = proxy.open("POST", "mcp-session-id: two\r\n", &call(2, "echo"));
     let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}});
     // It may come before the call that it is about; then the server hears of it.
     while proxy.post(session, &told).0 == 202
-        && seen.lock().unwrap().iter().any(|request| request.2.contains("cancelled"))
+        && seen.all().iter().any(|request| request.2.contains("cancelled"))
     {
-        seen.lock().unwrap().retain(|request| !request.2.contains("cancelled"));
+        seen.all().retain(|request| !request.2.contains("cancelled"));
     }
     drop(gone);
     let mut answer = String::new();
@@ -178,7 +168,7 @@ fn a_call_that_is_cancelled_or_whose_client_goes_while_it_waits_leaves_no_trace(
     assert_eq!(text(&proxy.call(3, "echo")), "echo");
     drop(first);
     proxy.end();
-    assert_eq!(seen.lock().unwrap().iter().filter(|request| request.2 == "echo").count(), 1);
+    assert_eq!(seen.all().iter().filter(|request| request.2 == "echo").count(), 1);
     assert_eq!(std::fs::read_to_string(log).unwrap().matches("\"cancelled\"").count(), 2);
 }
 
@@ -188,7 +178,7 @@ fn a_call_whose_client_goes_while_it_runs_keeps_its_place_for_a_grace() {
     let proxy = Proxy::start(upstream, &["--max-in-flight", "1"]);
     drop({
         let stream = proxy.open("POST", "", &call(1, "silent"));
-        wait_for(&seen, "silent", 1);
+        seen.wait_for("silent", 1);
         stream
     });
     let start = Instant::now();
@@ -222,11 +212,11 @@ fn calls_that_wait_are_answered_at_the_end_and_faults_are_told() {
     long["params"]["arguments"] = json!({"text": "x".repeat(1 << 20)});
     assert_eq!(proxy.post("", &long).0, 413);
     let running = proxy.open("POST", "", &call(1, "silent"));
-    wait_for(&seen, "silent", 1);
-    let mut waiting = proxy.open("POST", "", &call(2, "echo"));
-    // Whether it has come nobody tells, but what is sent behind it on this machine comes behind it.
-    assert_eq!(proxy.post("", &json!({"jsonrpc": "2.0", "id": 9, "method": "ping"})).0, 200);
-    thread::sleep(Duration::from_millis(100));
+    seen.wait_for("silent", 1);
+    let mut waits = call(2, "echo");
+    waits["params"]["_meta"] = json!({"progressToken": "p"});
+    let mut waiting = proxy.open("POST", "", &waits);
+    read_until(&mut waiting, "waiting for a rate limit");
     drop(running);
     let (code, stderr) = proxy.end();
     assert_eq!(code, 0, "{stderr}");
@@ -258,7 +248,7 @@ fn no_call_is_hidden_in_a_packed_message() {
     for headers in ["content-encoding: gzip\r\n", "content-type: application/json; charset=utf-7\r\n"] {
         assert_eq!(proxy.post(headers, &call(1, "echo")).0, 415, "{headers}");
     }
-    assert!(seen.lock().unwrap().is_empty());
+    assert!(seen.all().is_empty());
 }
 
 #[test]
@@ -267,11 +257,11 @@ fn a_call_that_comes_late_to_its_end_does_not_end_another_of_the_same_id() {
     let proxy = Proxy::start(upstream, &["--max-in-flight", "1", "--max-wait", "7s"]);
     let session = "mcp-session-id: one\r\n";
     let first = proxy.open("POST", session, &call(1, "silent"));
-    wait_for(&seen, "silent", 1);
+    seen.wait_for("silent", 1);
     let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
     assert_eq!(proxy.post(session, &told).0, 202);
     let _second = proxy.open("POST", session, &call(1, "silent"));
-    wait_for(&seen, "silent", 2);
+    seen.wait_for("silent", 2);
     drop(first);
     // The second still has the only place, also after the grace.
     assert_eq!(proxy.call(3, "echo")["result"]["_meta"][META]["reason"], "in-flight");

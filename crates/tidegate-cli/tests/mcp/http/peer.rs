@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -21,13 +21,34 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the server was asked: method, `Host`, and the name of the tool or the method of the message.
-pub(super) type Seen = Arc<Mutex<Vec<(String, String, String)>>>;
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen(Arc<(Mutex<Vec<Request>>, Condvar)>);
+
+type Request = (String, String, String);
+
+impl Seen {
+    fn add(&self, request: Request) {
+        self.0.0.lock().unwrap().push(request);
+        self.0.1.notify_all();
+    }
+
+    pub(super) fn all(&self) -> MutexGuard<'_, Vec<Request>> {
+        self.0.0.lock().unwrap()
+    }
+
+    /// Until there were `count` requests of a tool.
+    pub(super) fn wait_for(&self, tool: &str, count: usize) {
+        let lacks = |seen: &mut Vec<Request>| seen.iter().filter(|request| request.2 == tool).count() < count;
+        let (seen, late) = self.0.1.wait_timeout_while(self.all(), PATIENCE, lacks).unwrap();
+        assert!(!late.timed_out(), "{seen:?}");
+    }
+}
 
 /// An MCP server with some tools, on a free port, until the test ends.
 pub(super) fn server() -> (SocketAddr, Seen) {
     let seen = Seen::default();
     let (told, address) = std::sync::mpsc::channel();
-    let heard = Arc::clone(&seen);
+    let heard = seen.clone();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
@@ -39,7 +60,7 @@ pub(super) fn server() -> (SocketAddr, Seen) {
                     let name =
                         message["params"]["name"].as_str().or(message["method"].as_str()).unwrap_or_default();
                     let host = headers["host"].to_str().unwrap();
-                    heard.lock().unwrap().push((method.to_string(), host.to_owned(), name.to_owned()));
+                    heard.add((method.to_string(), host.to_owned(), name.to_owned()));
                     answer(&method, &message, name).await
                 });
             axum::serve(listener, router).await.unwrap();
