@@ -58,6 +58,17 @@ impl Arrivals {
         }
     }
 
+    /// The number of the key of arrival `index`; 0 without keys.
+    #[inline]
+    pub(crate) fn key(&self, index: usize) -> usize {
+        self.keys.as_ref().map_or(0, |keys| keys.ids[index] as usize)
+    }
+
+    /// How many keys there are; 1 without keys.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.as_ref().map_or(1, |keys| keys.names.len())
+    }
+
     /// Nanoseconds from the first to the last arrival; 0 when there are fewer than two.
     #[must_use]
     pub fn span(&self) -> u64 {

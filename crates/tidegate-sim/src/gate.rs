@@ -8,9 +8,10 @@ use std::time::Duration;
 use tidegate_core::Algorithm;
 use tidegate_core::queue::{Call, Event, Joined, Line, Receipt, Refusal, Ticket, Unsuitable};
 
+use crate::Arrivals;
+use crate::book::{Book, nanoseconds};
 use crate::simulate::Settings;
-use crate::tally::{KeyTally, Tally, Timeline, Waits};
-use crate::{Arrivals, WorstWindow};
+use crate::tally::Tally;
 
 /// A gate in a simulation: one budget for all keys, which are served in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,17 +73,11 @@ struct Run<'a> {
     /// When calls in flight end, earliest first.
     ends: BinaryHeap<Reverse<(u64, Receipt)>>,
     peak: usize,
-    tally: Tally,
-    worst: WorstWindow,
-    waits: Vec<u64>,
-    timeline: Option<Timeline>,
+    book: Book<'a>,
 }
 
 impl<'a> Run<'a> {
     fn new(arrivals: &'a Arrivals, line: Line, settings: &'a Settings) -> Self {
-        let keys = arrivals.keys.as_ref().map_or(1, |keys| keys.names.len());
-        let window = u64::try_from(settings.worst_window.as_nanos()).unwrap_or(u64::MAX);
-        let by_key = if settings.by_key { vec![KeyTally::default(); keys] } else { Vec::new() };
         Self {
             arrivals,
             settings,
@@ -90,19 +85,15 @@ impl<'a> Run<'a> {
             waiting: HashMap::new(),
             ends: BinaryHeap::new(),
             peak: 0,
-            tally: Tally { by_key, ..Tally::default() },
-            worst: WorstWindow::new(window),
-            waits: Vec::new(),
-            timeline: (settings.bins > 0).then(|| Timeline::new(arrivals, settings.bins)),
+            book: Book::new(arrivals, settings),
         }
     }
 
     fn arrive(&mut self, index: usize, now: u64, max_wait: Option<Duration>) {
-        let deadline =
-            max_wait.map(|wait| now.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)));
+        let deadline = max_wait.map(|wait| now.saturating_add(nanoseconds(wait)));
         let call = Call {
             cost: self.arrivals.cost(index).into(),
-            key: self.key(index) as u64,
+            key: self.arrivals.key(index) as u64,
             priority: 0,
             deadline,
         };
@@ -111,7 +102,7 @@ impl<'a> Run<'a> {
             Joined::Waiting(ticket) => {
                 self.waiting.insert(ticket, index);
             }
-            Joined::Refused(refusal) => self.reject(index, refusal),
+            Joined::Refused(refusal) => self.book.reject(index, matches!(refusal, Refusal::Never { .. })),
         }
     }
 
@@ -146,7 +137,7 @@ impl<'a> Run<'a> {
                     }
                     Event::Refused(ticket, refusal) => {
                         if let Some(index) = self.waiting.remove(&ticket) {
-                            self.reject(index, refusal);
+                            self.book.reject(index, matches!(refusal, Refusal::Never { .. }));
                         }
                     }
                 }
@@ -155,10 +146,9 @@ impl<'a> Run<'a> {
     }
 
     fn start(&mut self, index: usize, now: u64, receipt: Receipt) {
-        let cost = self.arrivals.cost(index);
         match self.settings.service_time {
             Some(service) => {
-                let service = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
+                let service = nanoseconds(service);
                 self.ends.push(Reverse((now.saturating_add(service), receipt)));
                 self.peak = self.peak.max(self.ends.len());
             }
@@ -166,52 +156,18 @@ impl<'a> Run<'a> {
                 self.line.release(receipt);
             }
         }
-        let wait = now - self.arrivals.times[index];
-        if wait > 0 {
-            self.waits.push(wait);
-        }
-        self.worst.add(now, cost);
-        self.tally.allowed += 1;
-        self.tally.allowed_cost += u128::from(cost);
-        self.count(index, true);
-    }
-
-    fn reject(&mut self, index: usize, refusal: Refusal) {
-        self.tally.rejected += 1;
-        self.tally.rejected_cost += u128::from(self.arrivals.cost(index));
-        self.tally.never += u64::from(matches!(refusal, Refusal::Never { .. }));
-        let first = self.tally.first_rejected.unwrap_or(index);
-        self.tally.first_rejected = Some(first.min(index));
-        self.count(index, false);
-    }
-
-    fn count(&mut self, index: usize, allowed: bool) {
-        if let Some(timeline) = &mut self.timeline {
-            timeline.add(self.arrivals.times[index], allowed, 0);
-        }
-        let key = self.key(index);
-        if let Some(tally) = self.tally.by_key.get_mut(key) {
-            tally.add(allowed);
-        }
-    }
-
-    fn key(&self, index: usize) -> usize {
-        self.arrivals.keys.as_ref().map_or(0, |keys| keys.ids[index] as usize)
+        self.book.allow(index, now);
     }
 
     fn finish(mut self) -> Tally {
         self.events_until(u64::MAX);
-        let mut tally = self.tally;
+        let mut tally = self.book.finish();
         // Whose turn comes after the clock has ended is still allowed, and is in no window and takes no place.
         for index in self.waiting.values() {
             tally.allowed += 1;
             tally.allowed_cost += u128::from(self.arrivals.cost(*index));
         }
-        tally.worst = self.worst.most();
-        tally.worst_at = self.worst.most_at();
-        tally.waits = Waits::of(tally.allowed, self.waits);
         tally.peak_in_flight = self.settings.service_time.map(|_| self.peak as u64);
-        tally.timeline = self.timeline;
         tally
     }
 }

@@ -12,9 +12,10 @@ use rand_pcg::Pcg64;
 use tidegate_core::lease::{Ask, Borrower, Lender, Lent, Loan, Returned, Terms};
 use tidegate_core::{Decision, Quota};
 
+use crate::book::{Book, nanoseconds as ns};
 use crate::simulate::Settings;
-use crate::tally::{KeyTally, LeaseTally, Tally, Timeline, Waits};
-use crate::{Arrivals, Over, WorstWindow};
+use crate::tally::{LeaseTally, Tally};
+use crate::{Arrivals, Over};
 
 /// How long a worker waits for an answer, if that is less than the time to live: as long as a call to a store may take.
 /// Longer would keep the calls that wait in the dark, shorter would lose the tokens of slow answers.
@@ -98,10 +99,6 @@ pub fn simulate_leased(
     run.finish()
 }
 
-fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// One lease: whose it is, and since which crash of the worker. What a crashed worker sent is answered to nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Owner {
@@ -179,20 +176,17 @@ struct Run<'a> {
     made: u64,
     random: Pcg64,
     next_worker: usize,
-    tally: Tally,
+    book: Book<'a>,
     leases: LeaseTally,
     /// Tokens charged to the buckets.
     lent: u128,
-    worst: WorstWindow,
     /// For each key what was allowed beyond its bucket.
     over: Vec<Over>,
-    waits: Vec<u64>,
-    timeline: Option<Timeline>,
 }
 
 impl<'a> Run<'a> {
     fn new(arrivals: &'a Arrivals, leased: &'a Leased, settings: &Settings) -> Self {
-        let keys = arrivals.keys.as_ref().map_or(1, |keys| keys.names.len());
+        let keys = arrivals.key_count();
         let lender = Lender::new(leased.quota, leased.terms);
         let mut run = Self {
             arrivals,
@@ -204,16 +198,10 @@ impl<'a> Run<'a> {
             made: 0,
             random: Pcg64::seed_from_u64(leased.seed),
             next_worker: 0,
-            tally: Tally {
-                by_key: if settings.by_key { vec![KeyTally::default(); keys] } else { Vec::new() },
-                ..Tally::default()
-            },
+            book: Book::new(arrivals, settings),
             leases: LeaseTally::default(),
             lent: 0,
-            worst: WorstWindow::new(ns(settings.worst_window)),
             over: vec![Over::new(leased.quota); keys],
-            waits: Vec::new(),
-            timeline: (settings.bins > 0).then(|| Timeline::new(arrivals, settings.bins)),
         };
         run.crash_next(arrivals.times.first().copied().unwrap_or(0));
         run
@@ -275,7 +263,7 @@ impl<'a> Run<'a> {
     fn arrive(&mut self, index: usize, now: u64) {
         let worker = self.next_worker;
         self.next_worker = if worker + 1 == self.workers.len() { 0 } else { worker + 1 };
-        let (key, cost) = (self.key(index), self.arrivals.cost(index));
+        let (key, cost) = (self.arrivals.key(index), self.arrivals.cost(index));
         let owner = Owner { worker, life: self.workers[worker].life, key };
         let desk = self.workers[worker].desks.entry(key).or_default();
         if desk.waiting.is_empty() {
@@ -285,7 +273,7 @@ impl<'a> Run<'a> {
                 return;
             }
             if desk.borrower.refusal(now, cost).is_some() {
-                self.reject(index, false);
+                self.book.reject(index, false);
                 return;
             }
         }
@@ -331,7 +319,7 @@ impl<'a> Run<'a> {
             if self.desk(owner).is_some_and(|desk| desk.borrower.spend(now, cost)) {
                 self.allow(index, now);
             } else {
-                self.reject(index, never && nth == 0);
+                self.book.reject(index, never && nth == 0);
             }
         }
         self.serve(owner, now);
@@ -350,7 +338,7 @@ impl<'a> Run<'a> {
                 self.allow(index, now);
             } else if desk.borrower.refusal(now, cost).is_some() {
                 self.next_waiting(owner);
-                self.reject(index, false);
+                self.book.reject(index, false);
             } else {
                 break;
             }
@@ -369,7 +357,7 @@ impl<'a> Run<'a> {
     fn reject_waiting(&mut self, owner: Owner) -> u64 {
         let mut rejected = 0;
         while let Some(index) = self.next_waiting(owner) {
-            self.reject(index, false);
+            self.book.reject(index, false);
             rejected += 1;
         }
         rejected
@@ -430,50 +418,14 @@ impl<'a> Run<'a> {
     }
 
     fn allow(&mut self, index: usize, now: u64) {
-        let cost = self.arrivals.cost(index);
-        let key = self.key(index);
-        self.tally.allowed += 1;
-        self.tally.allowed_cost += u128::from(cost);
-        self.worst.add(now, cost);
-        self.over[key].add(now, cost);
-        let wait = now - self.arrivals.times[index];
-        if wait > 0 {
-            self.waits.push(wait);
-        }
-        self.count(index, true);
-    }
-
-    fn reject(&mut self, index: usize, never: bool) {
-        self.tally.rejected += 1;
-        self.tally.rejected_cost += u128::from(self.arrivals.cost(index));
-        self.tally.never += u64::from(never);
-        let first = self.tally.first_rejected.unwrap_or(index);
-        self.tally.first_rejected = Some(first.min(index));
-        self.count(index, false);
-    }
-
-    fn count(&mut self, index: usize, allowed: bool) {
-        if let Some(timeline) = &mut self.timeline {
-            timeline.add(self.arrivals.times[index], allowed, 0);
-        }
-        let key = self.key(index);
-        if let Some(tally) = self.tally.by_key.get_mut(key) {
-            tally.add(allowed);
-        }
-    }
-
-    fn key(&self, index: usize) -> usize {
-        self.arrivals.keys.as_ref().map_or(0, |keys| keys.ids[index] as usize)
+        self.over[self.arrivals.key(index)].add(now, self.arrivals.cost(index));
+        self.book.allow(index, now);
     }
 
     fn finish(mut self) -> Tally {
         self.events_until(u64::MAX);
-        let mut tally = self.tally;
-        tally.worst = self.worst.most();
-        tally.worst_at = self.worst.most_at();
+        let mut tally = self.book.finish();
         tally.over = self.over.iter().map(Over::most).max();
-        tally.waits = Waits::of(tally.allowed, self.waits);
-        tally.timeline = self.timeline;
         self.leases.lost = self.lent - self.leases.returned - tally.allowed_cost;
         tally.leases = Some(self.leases);
         tally

@@ -4,6 +4,7 @@
 //! [`Tally`]. Nothing here reads a clock: every time comes from the arrivals.
 
 mod arrivals;
+mod book;
 pub mod fit;
 mod gate;
 mod leased;

@@ -358,7 +358,7 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn step(&mut self, decider: &mut Decider, index: usize, now: u64) {
-        let key = self.key(index);
+        let key = self.arrivals.key(index);
         let cost = self.arrivals.cost(index);
         if !self.waiting.is_empty() {
             self.start_until(now);
@@ -398,11 +398,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    #[inline]
-    fn key(&self, index: usize) -> usize {
-        self.arrivals.keys.as_ref().map_or(0, |keys| keys.ids[index] as usize)
-    }
-
     /// Lets a call that came at `now` start after `wait`.
     fn wait(&mut self, index: usize, now: u64, wait: Duration) {
         let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
@@ -419,7 +414,8 @@ impl<'a> Run<'a> {
             && at <= now
         {
             self.waiting.pop();
-            let (time, cost, key) = (self.arrivals.times[index], self.arrivals.cost(index), self.key(index));
+            let (time, cost, key) =
+                (self.arrivals.times[index], self.arrivals.cost(index), self.arrivals.key(index));
             if self.start(at, cost, key) {
                 self.waits.push(at - time);
             } else {
