@@ -166,7 +166,12 @@ impl<R: Clone> Desk<R> {
             if let Some(pause) = pause.filter(|_| self.learns) {
                 self.line.close(now, &running.subject.tool, pause);
             }
-            self.ended(&running, Some(Duration::from_nanos(now.saturating_sub(running.started))), pause);
+            self.ended(
+                &running,
+                Decision::Allowed,
+                Some(Duration::from_nanos(now.saturating_sub(running.started))),
+                pause,
+            );
         }
     }
 
@@ -182,7 +187,7 @@ impl<R: Clone> Desk<R> {
                 if let Some(id) = self.cancelled.remove(&ticket)
                     && let Some(Place::Running(running)) = self.places.remove(&id)
                 {
-                    self.ended(&running, None, None);
+                    self.ended(&running, Decision::Allowed, None, None);
                 }
                 self.due(now)
             }
@@ -211,24 +216,13 @@ impl<R: Clone> Desk<R> {
     }
 
     /// A call that was let go could not be passed on; the answer for it.
-    pub(crate) fn unsent(&mut self, now: u64, asked: &Asked, id: &CallId) -> Option<Vec<u8>> {
+    pub(crate) fn unsent(&mut self, asked: &Asked, id: &CallId) -> Option<Vec<u8>> {
         let Some(Place::Running(running)) = self.places.get(id) else { return None };
         let ticket = running.ticket;
         self.line.end(ticket);
         self.cancelled.remove(&ticket);
         let Some(Place::Running(running)) = self.places.remove(id) else { return None };
-        self.log.add(&Entry {
-            time: time(running.arrived),
-            tool: &running.subject.tool,
-            cost: running.cost,
-            decision: Decision::Unserved,
-            limit: None,
-            reason: None,
-            shadow: None,
-            wait: Duration::from_nanos(now.saturating_sub(running.arrived)),
-            duration: None,
-            pause: None,
-        });
+        self.ended(&running, Decision::Unserved, None, None);
         Some(answer::unserved(asked, Gone::Server))
     }
 
@@ -243,7 +237,7 @@ impl<R: Clone> Desk<R> {
             .collect();
         open.sort_unstable_by_key(|running| running.ticket);
         for running in open {
-            self.ended(&running, None, None);
+            self.ended(&running, Decision::Allowed, None, None);
         }
         self.log.summary()
     }
@@ -308,13 +302,19 @@ impl<R: Clone> Desk<R> {
     }
 
     /// Writes down a call that started.
-    fn ended(&mut self, running: &Running, duration: Option<Duration>, pause: Option<Duration>) {
+    fn ended(
+        &mut self,
+        running: &Running,
+        decision: Decision,
+        duration: Option<Duration>,
+        pause: Option<Duration>,
+    ) {
         let shadow = running.shadow.and_then(|shadow| self.line.rules().get(shadow.limit));
         self.log.add(&Entry {
             time: time(running.arrived),
             tool: &running.subject.tool,
             cost: running.cost,
-            decision: Decision::Allowed,
+            decision,
             limit: None,
             reason: None,
             shadow: shadow.map(|rule| &*rule.name),

@@ -240,9 +240,7 @@ impl Shared {
         way.take();
         drop(way);
         let unsent = match frame::message(message, &self.charges) {
-            Message::Call(asked) => {
-                self.desk().unsent(self.clock.now_ns(), &asked, &in_pipe(asked.id.clone()))
-            }
+            Message::Call(asked) => self.desk().unsent(&asked, &in_pipe(asked.id.clone())),
             _ => None,
         };
         if let Some(answer) = unsent {
