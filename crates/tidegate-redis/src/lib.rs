@@ -146,6 +146,9 @@ const _: () = {
     sent_places(|places| places.acquire("key"));
 };
 
+#[cfg(test)]
+mod timed;
+
 /// Servers for the tests.
 #[cfg(test)]
 #[path = "../tests/harness/server.rs"]

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tidegate_redis::{Answer, Leasing, Made, OnFailure, PlacesSettings, SharedLimiter, Store, WithoutPlaces};
 
-use crate::faults::{DEADLINE, PATIENCE, answers, check, load, until, until_peeked};
+use crate::faults::{DEADLINE, PATIENCE, allowed_by_the_store, answers, check, load, spent, until};
 use crate::harness::cluster::{Cluster, owner};
 use crate::harness::server::Server;
-use crate::harness::{policy, quota};
+use crate::harness::{self, policy, quota};
 use crate::texts::few_rights;
 
 /// Where the deadline is not what a test is about.
@@ -28,24 +28,19 @@ async fn keys_are_spread_over_the_nodes_and_each_goes_where_it_is_at_once() {
     let store = patient(&cluster).await;
     let two = policy(&[("second", "1/day burst 5"), ("day", "1/day burst 50")]);
     let limiter = Arc::new(store.limiter("api", two, OnFailure::Closed).unwrap());
-    let callers: Vec<_> = (0..90)
-        .map(|number| {
-            let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move {
-                let mut allowed = 0;
-                for _ in 0..6 {
-                    let answer = limiter.check(&format!("tenant {}", number % 30)).await;
-                    assert_eq!(answer.made, Made::Exact);
-                    allowed += u32::from(answer.is_allowed());
-                }
-                allowed
-            })
-        })
-        .collect();
-    let mut allowed = 0;
-    for caller in callers {
-        allowed += caller.await.unwrap();
-    }
+    let tenant = |number: usize| {
+        let limiter = Arc::clone(&limiter);
+        async move {
+            let mut allowed = 0;
+            for _ in 0..6 {
+                let answer = limiter.check(&format!("tenant {}", number % 30)).await;
+                assert_eq!(answer.made, Made::Exact);
+                allowed += u32::from(answer.is_allowed());
+            }
+            allowed
+        }
+    };
+    let allowed: u32 = harness::at_once(90, tenant).await.into_iter().sum();
     // Thirty keys of a burst of five.
     assert_eq!(allowed, 150);
     let keys = [0, 1, 2].map(|node| cluster.keys(node));
@@ -66,23 +61,7 @@ async fn a_hot_key_of_a_cluster_goes_in_few_scripts_and_gets_exactly_the_burst()
     let cluster = Cluster::start(false);
     let store = patient(&cluster).await;
     let limiter = Arc::new(store.limiter("api", quota("1/day burst 1000"), OnFailure::Closed).unwrap());
-    let callers: Vec<_> = (0..100)
-        .map(|_| {
-            let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move {
-                let mut allowed = 0;
-                for _ in 0..20 {
-                    allowed += u32::from(limiter.check("hot").await.is_allowed());
-                }
-                allowed
-            })
-        })
-        .collect();
-    let mut allowed = 0;
-    for caller in callers {
-        allowed += caller.await.unwrap();
-    }
-    assert_eq!(allowed, 1000);
+    assert_eq!(harness::hot(&limiter).await, 1000);
     let stats = store.stats();
     assert!(stats.scripts * 2 < stats.exact, "{stats:?}");
 }
@@ -315,12 +294,7 @@ async fn a_primary_of_a_cluster_that_is_killed_is_followed_by_its_replica() {
     drop(stop);
     let answers = answers(callers).await;
     let stats = store.stats();
-    assert!(answers.iter().all(|answer| answer.made == Made::Exact || !answer.is_allowed()));
-    let allowed = u64::try_from(answers.iter().filter(|answer| answer.is_allowed()).count()).unwrap();
-    let mut spent = 0;
-    for key in 0..4 {
-        spent += 100_000 - until_peeked(&limiter, &format!("key {key}")).await;
-    }
+    let (allowed, spent) = (allowed_by_the_store(&answers), spent(&limiter).await);
     // One more call on `key 0` than the load made, and no call twice.
     assert!(spent <= allowed + 1 + stats.late + stats.broken, "{spent} of {allowed}, {stats:?}");
     println!("resumed after {resumed:?}; {allowed} allowed, {spent} on the nodes; {stats:?}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::harness::server::Server;
-use crate::harness::{policy, poll_once, quota};
+use crate::harness::{self, policy, poll_once, quota};
 use tidegate::{Algorithm, Decision, Kind, Limit, Limiter, Mode, Policy};
 use tidegate_redis::{Made, OnFailure, SharedLimiter, Store};
 
@@ -222,23 +222,7 @@ async fn a_hundred_callers_of_one_key_go_in_few_scripts_and_get_exactly_the_burs
     let server = Server::start(&[]);
     let store = store(&server).await;
     let limiter = Arc::new(store.limiter("api", quota("1/day burst 1000"), OnFailure::Closed).unwrap());
-    let callers: Vec<_> = (0..100)
-        .map(|_| {
-            let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move {
-                let mut allowed = 0;
-                for _ in 0..20 {
-                    allowed += u64::from(limiter.check("hot").await.is_allowed());
-                }
-                allowed
-            })
-        })
-        .collect();
-    let mut allowed = 0;
-    for caller in callers {
-        allowed += caller.await.unwrap();
-    }
-    assert_eq!(allowed, 1000);
+    assert_eq!(harness::hot(&limiter).await, 1000);
     let stats = store.stats();
     assert_eq!(stats.exact + stats.remembered, 2000);
     assert!(stats.scripts * 2 < stats.exact, "{stats:?}");

@@ -8,7 +8,7 @@ use tidegate_redis::{Answer, Made, OnFailure, SharedLimiter, Stats, Store, Warni
 
 use crate::harness::proxy::{Network, Proxy};
 use crate::harness::server::Server;
-use crate::harness::{poll_once, quota};
+use crate::harness::{at_once, poll_once, quota};
 
 pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(450);
@@ -82,6 +82,21 @@ pub(crate) async fn answers(callers: Vec<tokio::task::JoinHandle<Vec<Answer>>>) 
         all.extend(caller.await.unwrap());
     }
     all
+}
+
+/// How many of the calls of [`load`] were allowed. Whatever the store did not decide must have been refused.
+pub(crate) fn allowed_by_the_store(answers: &[Answer]) -> u64 {
+    assert!(answers.iter().all(|answer| answer.made == Made::Exact || !answer.is_allowed()));
+    u64::try_from(answers.iter().filter(|answer| answer.is_allowed()).count()).unwrap()
+}
+
+/// What [`load`] has spent of the four keys, each of a burst of 100,000.
+pub(crate) async fn spent(limiter: &SharedLimiter) -> u64 {
+    let mut spent = 0;
+    for key in 0..4 {
+        spent += 100_000 - until_peeked(limiter, &format!("key {key}")).await;
+    }
+    spent
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -293,15 +308,12 @@ async fn under_load_every_fault_is_answered_in_time_and_ends() {
         "{stats:?}"
     );
     // What was answered as exact was charged, and at most what was lost besides.
-    let mut spent = 0;
-    for key in 0..4 {
-        spent += 100_000 - until_peeked(&limiter, &format!("key {key}")).await;
-    }
+    let spent = spent(&limiter).await;
     assert!(spent >= stats.exact && spent <= stats.exact + stats.late + stats.broken, "{spent} of {stats:?}");
     proxy.stop();
 }
 
-pub(crate) async fn until_peeked(limiter: &SharedLimiter, key: &str) -> u64 {
+async fn until_peeked(limiter: &SharedLimiter, key: &str) -> u64 {
     loop {
         let answer = limiter.peek(key, 0).await;
         if answer.made == Made::Exact {
@@ -402,15 +414,11 @@ async fn a_full_queue_answers_by_the_failure_policy_at_once() {
     let store = Store::builder(&proxy.url()).max_waiting(4).connect().await.unwrap();
     let limiter = Arc::new(store.limiter("api", quota("1/day burst 1000"), OnFailure::Open).unwrap());
     proxy.set(Network::Swallows);
-    let callers: Vec<_> = (0..100)
-        .map(|_| {
-            let limiter = Arc::clone(&limiter);
-            tokio::spawn(async move { check(&limiter, "ann").await })
-        })
-        .collect();
-    for caller in callers {
-        assert_eq!(caller.await.unwrap().made, Made::Open);
-    }
+    let caller = |_| {
+        let limiter = Arc::clone(&limiter);
+        async move { check(&limiter, "ann").await }
+    };
+    assert!(at_once(100, caller).await.iter().all(|answer| answer.made == Made::Open));
     assert!(store.stats().busy >= 80, "{:?}", store.stats());
     proxy.stop();
 }

@@ -7,41 +7,28 @@ use tidegate::{Algorithm, Decision, Kind, Quota};
 use tidegate_core::lease::{Lender, Returned, Terms};
 
 use super::*;
-use crate::server::Server;
+use crate::timed::Timed;
 
-/// A server, and the script with a time that the test says.
-struct Subject {
-    connection: redis::Connection,
-    sha: String,
-    // Dropped last.
-    _server: Server,
-}
+/// The script with a time that the test says.
+struct Subject(Timed);
 
 const KEY: &[u8] = b"bucket";
 
 impl Subject {
     fn new() -> Self {
-        let server = Server::start(&[]);
-        let mut connection = server.connection();
-        let clock = "local clock = redis.call('TIME')";
-        // Keys expire by the time of the server, which is not the one of the test.
-        let margin = "+ 1000)";
-        assert_eq!((SOURCE.matches(clock).count(), SOURCE.matches(margin).count()), (1, 2));
-        let source = SOURCE.replace(clock, "local clock = {0, ARGV[#ARGV]}").replace(margin, "+ 1000000)");
-        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap();
-        Self { connection, sha, _server: server }
+        Self(Timed::new(SOURCE))
     }
 
     fn lend(&mut self, units: &Units, ttl_us: u64, now_us: u64, ask: &Ask) -> Told {
         let Arguments { keys, values } = arguments(KEY, units, ttl_us, ask);
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.sha).arg(keys.len()).arg(keys).arg(values).arg(now_us);
-        let reply: Vec<i64> = command.query(&mut self.connection).unwrap();
+        command.arg(&self.0.sha).arg(keys.len()).arg(keys).arg(values).arg(now_us);
+        let reply: Vec<i64> = command.query(&mut self.0.connection).unwrap();
         told(&reply).unwrap()
     }
 
     fn clear(&mut self) {
-        let () = redis::cmd("FLUSHALL").query(&mut self.connection).unwrap();
+        self.0.clear();
     }
 }
 
@@ -183,7 +170,7 @@ fn where_somebody_else_charged_the_bucket_nothing_is_taken_back() {
         if charged {
             let (level, time) = (units.cost(1), START + 111_000);
             let text = format!("{level} {time} {} {}", units.capacity(), units.rate());
-            let () = redis::cmd("SET").arg(KEY).arg(text).query(&mut subject.connection).unwrap();
+            let () = redis::cmd("SET").arg(KEY).arg(text).query(&mut subject.0.connection).unwrap();
         }
         let returned = Returned { tokens: 5, lent_at: loan.lent_at };
         let told = subject.lend(&units, ttl_us, START + 112_000, &ask(0, Some(returned)));
@@ -209,13 +196,13 @@ fn a_key_that_holds_something_else_is_left_alone() {
     let units = units("1000/s".parse().unwrap());
     for key in [KEY, &lent_key(KEY)] {
         subject.clear();
-        let () = redis::cmd("SET").arg(key).arg("hello").query(&mut subject.connection).unwrap();
+        let () = redis::cmd("SET").arg(key).arg("hello").query(&mut subject.0.connection).unwrap();
         let Arguments { keys, values } = arguments(KEY, &units, 50_000, &Ask { first: 1, ..Ask::default() });
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&subject.sha).arg(keys.len()).arg(keys).arg(values).arg(START);
-        let reply: Vec<i64> = command.query(&mut subject.connection).unwrap();
+        command.arg(&subject.0.sha).arg(keys.len()).arg(keys).arg(values).arg(START);
+        let reply: Vec<i64> = command.query(&mut subject.0.connection).unwrap();
         assert_eq!(told(&reply), None);
-        let is: String = redis::cmd("GET").arg(key).query(&mut subject.connection).unwrap();
+        let is: String = redis::cmd("GET").arg(key).query(&mut subject.0.connection).unwrap();
         assert_eq!(is, "hello");
     }
 }

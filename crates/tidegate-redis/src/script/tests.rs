@@ -8,48 +8,35 @@ use tidegate::{Algorithm, Decision, Kind, Limit, Mode, Policy, PolicyDecision, Q
 use super::reference::{self, Keys};
 use super::*;
 use crate::limiter::exact;
-use crate::server::Server;
+use crate::timed::Timed;
 
-/// A server, and the script with a time that the test says.
-struct Subject {
-    connection: redis::Connection,
-    sha: String,
-    // Dropped last.
-    _server: Server,
-}
+/// The script with a time that the test says.
+struct Subject(Timed);
 
 impl Subject {
     fn new() -> Self {
-        let server = Server::start(&[]);
-        let mut connection = server.connection();
-        let clock = "local clock = redis.call('TIME')";
-        // Keys expire by the time of the server, which is not the one of the test.
-        let margin = "+ 1000)";
-        assert!(SOURCE.contains(clock) && SOURCE.contains(margin));
-        let source = SOURCE.replace(clock, "local clock = {0, ARGV[#ARGV]}").replace(margin, "+ 1000000)");
-        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap();
-        Self { connection, sha, _server: server }
+        Self(Timed::new(SOURCE))
     }
 
     fn run(&mut self, now_us: u64, calls: &[Call]) -> Vec<Verdict> {
         let batch = Batch::new(calls.iter());
-        let reply: Vec<i64> = batch.command(&self.sha).arg(now_us).query(&mut self.connection).unwrap();
+        let reply: Vec<i64> = batch.command(&self.0.sha).arg(now_us).query(&mut self.0.connection).unwrap();
         batch.answers(&reply).unwrap().into_iter().map(Option::unwrap).collect()
     }
 
     /// Every bucket as it is stored.
     fn stored(&mut self) -> Vec<(Vec<u8>, String)> {
-        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.0.connection).unwrap();
         let mut all: Vec<(Vec<u8>, String)> = keys
             .into_iter()
-            .map(|key| (key.clone(), redis::cmd("GET").arg(key).query(&mut self.connection).unwrap()))
+            .map(|key| (key.clone(), redis::cmd("GET").arg(key).query(&mut self.0.connection).unwrap()))
             .collect();
         all.sort();
         all
     }
 
     fn clear(&mut self) {
-        let () = redis::cmd("FLUSHALL").query(&mut self.connection).unwrap();
+        self.0.clear();
     }
 }
 

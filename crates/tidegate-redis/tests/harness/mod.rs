@@ -7,7 +7,10 @@ pub(crate) mod sentinels;
 pub(crate) mod server;
 pub(crate) mod talk;
 
+use std::sync::Arc;
+
 use tidegate::{Algorithm, Kind, Limit, Mode, Policy, Quota};
+use tidegate_redis::SharedLimiter;
 
 pub(crate) fn quota(text: &str) -> Quota {
     text.parse().unwrap()
@@ -21,6 +24,35 @@ pub(crate) fn policy(limits: &[(&str, &str)]) -> Policy {
         mode: Mode::Enforce,
     };
     Policy::new(limits.iter().map(limit).collect())
+}
+
+/// Runs callers at one time, each with a number; what they give.
+pub(crate) async fn at_once<T, F>(callers: usize, caller: impl Fn(usize) -> F) -> Vec<T>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let callers: Vec<_> = (0..callers).map(|number| tokio::spawn(caller(number))).collect();
+    let mut all = Vec::new();
+    for caller in callers {
+        all.push(caller.await.unwrap());
+    }
+    all
+}
+
+/// How many of 2000 calls on one key are allowed, of a hundred callers at one time.
+pub(crate) async fn hot(limiter: &Arc<SharedLimiter>) -> u64 {
+    let caller = |_| {
+        let limiter = Arc::clone(limiter);
+        async move {
+            let mut allowed = 0;
+            for _ in 0..20 {
+                allowed += u64::from(limiter.check("hot").await.is_allowed());
+            }
+            allowed
+        }
+    };
+    at_once(100, caller).await.into_iter().sum()
 }
 
 /// Polls a future once; what it gives, if it is ready.
