@@ -13,6 +13,9 @@
 //! One limit alone is decided without a lock. With several, or with places in flight, an allowed request holds one lock
 //! for as long as the decisions take; a request that a quota refuses does not.
 //!
+//! **Shared.** With [`RateLimitBuilder::shared`] the limits are decided by buckets that other processes share. Then a request
+//! is kept until they have said so, and the service inside is called after that.
+//!
 //! **Other limits** can be put in force with [`RateLimit::replace`] while requests are decided; what was spent stays spent.
 //!
 //! **Not served** is a request whose response has the mark [`NotServed`], as from a proxy whose service is down: what it was
@@ -28,6 +31,7 @@
 //! | --- | --- | --- | --- |
 //! | a limit refuses | 429 | problem `quota-exceeded` | the wait, in whole seconds up; `retry-after-ms` too |
 //! | the key's places are taken | 429 | problem `quota-exceeded` | none, as nobody can tell |
+//! | the shared buckets do not answer, and that closes | 503 | problem `temporary-reduced-capacity` | until the next try |
 //! | the server's places are taken | 503 | problem `temporary-reduced-capacity` | none, as nobody can tell |
 //! | the cost is above the capacity | 400 | problem without a type | none, as no wait helps |
 //!
@@ -52,9 +56,11 @@ mod places;
 mod replace;
 mod respond;
 mod shape;
+mod sharing;
 mod turn;
 
 use std::cell::Cell;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -73,13 +79,14 @@ use tower_service::Service;
 
 pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
-use desk::{Alone, Ask, Charges, Decided, Desk};
+use desk::{Alone, Ask, Charges, Decided, Desk, Verdict};
 pub use key::{Key, KeyBy, RequestHead};
 pub use observe::{Observed, Outcome, SeenLimit};
 use places::Permit;
 pub use replace::Replaced;
 use respond::{Caller, Protocol, Stamp};
 pub use respond::{Rejection, ShadowRejection};
+use sharing::Asking;
 use turn::Turn;
 
 /// Limits the requests that reach a service: a tower [`Layer`]. Clones share one state.
@@ -131,7 +138,7 @@ pub struct Counts {
     pub allowed: u64,
     /// Requests that a limit, or that in flight of their key, refused; those of *never* included.
     pub rejected: u64,
-    /// Requests for which the server had no place in flight.
+    /// Requests for which the server had no place in flight, or that were refused since the shared buckets did not answer.
     pub shed: u64,
     /// Requests that a shadow limit would have refused.
     pub shadow: u64,
@@ -211,13 +218,13 @@ impl RateLimit {
     }
 
     /// What is left to a key in a limit, without charging it: the decision on a cost of 0. `None` if there is no limit of
-    /// that name.
+    /// that name, or if others keep its buckets.
     #[must_use]
     pub fn level(&self, limit: &str, key: &Key<'_>) -> Option<tidegate::Decision> {
         let desk = self.shared.desk.load();
         let entry = desk.limit(limit)?;
         let ask = Ask { key: key.clone(), tier: entry.place_of(key), cost: 0 };
-        Some(entry.peek(&ask, 0, desk.now_ns()))
+        desk.sharing.is_none().then(|| entry.peek(&ask, 0, desk.now_ns()))
     }
 
     /// The memory of all tables in bytes; see [`Limiter::bytes`](tidegate::Limiter::bytes).
@@ -250,13 +257,13 @@ pub struct RateLimitService<S> {
 
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RateLimitService<S>
 where
-    S: Service<Request<RequestBody>, Response = Response<ResponseBody>>,
+    S: Service<Request<RequestBody>, Response = Response<ResponseBody>> + Clone,
     ResponseBody: Body,
     ResponseBody::Data: From<Bytes>,
 {
     type Response = Response<RateLimitBody<ResponseBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S, RequestBody>;
 
     /// Ready when the service inside is, also for requests that will be rejected.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -265,14 +272,20 @@ where
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let desk = self.shared.desk.load();
-        let decided = desk.admit(&request);
-        let charged_by = desk.takes_back.then(|| ChargedBy::new(&self.shared, &desk));
-        ResponseFuture {
-            state: match decided {
-                Ok(admitted) => State::Allowed { inner: self.inner.call(request), admitted, charged_by },
-                Err(response) => State::Rejected { response: Some(response) },
-            },
-        }
+        let state = match desk.admit(&request) {
+            Admission::Now(Ok(admitted)) => {
+                let charged_by = desk.takes_back.then(|| ChargedBy::new(&self.shared, &desk));
+                State::Allowed { inner: self.inner.call(request), admitted, charged_by }
+            }
+            Admission::Now(Err(response)) => State::Rejected { response: Some(response) },
+            Admission::Later(asking, to) => {
+                // This one is ready; the next call may need another.
+                let next = self.inner.clone();
+                let inner = std::mem::replace(&mut self.inner, next);
+                State::Asking { asking, to, waiting: Some((inner, request)) }
+            }
+        };
+        ResponseFuture { state }
     }
 }
 
@@ -296,39 +309,68 @@ where
 pub struct NotServed;
 
 impl Desk {
-    /// What a request gets that may run, or the whole response to one that may not.
-    fn admit<B>(&self, request: &Request<B>) -> Result<Admitted, Box<Response<Bytes>>> {
+    /// What a request gets that may run, or the whole response to one that may not, or who will say.
+    fn admit<B>(self: &Arc<Self>, request: &Request<B>) -> Admission {
         let without_peer = Cell::new(false);
         let head = RequestHead::new(request, &self.who, &without_peer);
         if (!self.preflights_count && is_preflight(request))
             || self.exempt.as_ref().is_some_and(|exempt| exempt(head))
         {
-            return Ok(Admitted::default());
+            return Admission::Now(Ok(Admitted::default()));
+        }
+        let protocol = || Protocol::of(request.headers(), request.method());
+        if let Some(sharing) = &self.sharing {
+            let begun = self.begin(sharing, head);
+            let to = Caller { protocol: protocol(), without_peer: self.count_peer(&without_peer) };
+            return match begun {
+                Ok(asking) => Admission::Later(Box::new(asking), to),
+                Err(verdict) => Admission::Now(self.settle(*verdict, || to)),
+            };
         }
         let decided = self.decide(head);
+        let without_peer = self.count_peer(&without_peer);
+        Admission::Now(match decided {
+            Decided::Alone(Alone { wait, shown, permit, charges }) => {
+                Ok(Admitted { stamp: self.stamp_alone(shown), permit, charges, turn: self.turn(wait) })
+            }
+            Decided::Verdict(verdict) => {
+                self.settle(verdict, || Caller { protocol: protocol(), without_peer })
+            }
+        })
+    }
+
+    /// Counts a request whose peer was asked for and is not known.
+    fn count_peer(&self, without_peer: &Cell<bool>) -> bool {
         let without_peer = without_peer.get();
         if without_peer {
             self.counters.without_peer.fetch_add(1, Ordering::Relaxed);
         }
-        match decided {
-            Decided::Alone(Alone { wait, shown, permit, charges }) => {
-                Ok(Admitted { stamp: self.stamp_alone(shown), permit, charges, turn: self.turn(wait) })
-            }
-            Decided::Verdict(mut verdict) if verdict.is_allowed() => {
-                let (permit, charges) = (verdict.permit.take(), std::mem::take(&mut verdict.charges));
-                let turn = self.turn(verdict.answer.decision.start_after());
-                Ok(Admitted { stamp: self.stamp(&verdict), permit, charges, turn })
-            }
-            Decided::Verdict(verdict) => {
-                let protocol = Protocol::of(request.headers(), request.method());
-                Err(Box::new(self.reject(&verdict, &Caller { protocol, without_peer })))
-            }
+        without_peer
+    }
+
+    /// What a request gets by this verdict, or the response to its caller.
+    fn settle(&self, mut verdict: Verdict, to: impl FnOnce() -> Caller) -> Settled {
+        if !verdict.is_allowed() {
+            return Err(Box::new(self.reject(&verdict, &to())));
         }
+        let (permit, charges) = (verdict.permit.take(), std::mem::take(&mut verdict.charges));
+        let turn = self.turn(verdict.answer.decision.start_after());
+        Ok(Admitted { stamp: self.stamp(&verdict), permit, charges, turn })
     }
 
     fn turn(&self, wait: Duration) -> Option<Turn> {
         (!wait.is_zero()).then(|| Turn::after(wait, &self.counters))
     }
+}
+
+/// What a request gets that may run, or the whole response to one that may not.
+type Settled = Result<Admitted, Box<Response<Bytes>>>;
+
+/// What became of a request in the layer.
+enum Admission {
+    Now(Settled),
+    /// Others decide it, and a rejection is to be told like that.
+    Later(Box<Asking>, Caller),
 }
 
 /// What a request has that may run.
@@ -374,53 +416,77 @@ fn is_preflight<B>(request: &Request<B>) -> bool {
 
 pin_project! {
     /// The response of a [`RateLimitService`] to come.
-    #[derive(Debug)]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<S: Service<Request<B>>, B> {
         #[pin]
-        state: State<F>,
+        state: State<S, S::Future, B>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    #[derive(Debug)]
-    enum State<F> {
+    enum State<S, F, B> {
+        Asking { asking: Box<Asking>, to: Caller, waiting: Option<(S, Request<B>)> },
         Allowed { #[pin] inner: F, admitted: Admitted, charged_by: Option<ChargedBy> },
         Rejected { response: Option<Box<Response<Bytes>>> },
     }
 }
 
-impl<F, B, E> Future for ResponseFuture<F>
+impl<S, RequestBody, ResponseBody> Future for ResponseFuture<S, RequestBody>
 where
-    F: Future<Output = Result<Response<B>, E>>,
-    B: Body,
+    S: Service<Request<RequestBody>, Response = Response<ResponseBody>>,
+    ResponseBody: Body,
 {
-    type Output = Result<Response<RateLimitBody<B>>, E>;
+    type Output = Result<Response<RateLimitBody<ResponseBody>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProjection::Allowed { inner, admitted, charged_by } => {
-                if let Some(turn) = &mut admitted.turn {
-                    ready!(turn.poll(context));
-                    admitted.turn = None;
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Asking { asking, to, waiting } => {
+                    let (desk, verdict) = ready!(asking.poll(context));
+                    let decided = desk.settle(verdict, || *to);
+                    match (decided, waiting.take()) {
+                        (Ok(admitted), Some((mut service, request))) => {
+                            State::Allowed { inner: service.call(request), admitted, charged_by: None }
+                        }
+                        (Ok(_), None) => polled_again(),
+                        (Err(response), _) => State::Rejected { response: Some(response) },
+                    }
                 }
-                let result = ready!(inner.poll(context));
-                // Taken out also if that failed: then the place is free now.
-                let Admitted { stamp, permit, charges, .. } = std::mem::take(admitted);
-                let mut response = result?.map(|body| RateLimitBody::inner(body, permit));
-                if let Some(charged_by) = charged_by
-                    && response.extensions().get::<NotServed>().is_some()
-                {
-                    charged_by.not_served(charges);
+                StateProjection::Allowed { inner, admitted, charged_by } => {
+                    if let Some(turn) = &mut admitted.turn {
+                        ready!(turn.poll(context));
+                        admitted.turn = None;
+                    }
+                    let result = ready!(inner.poll(context));
+                    // Taken out also if that failed: then the place is free now.
+                    let Admitted { stamp, permit, charges, .. } = std::mem::take(admitted);
+                    let mut response = result?.map(|body| RateLimitBody::inner(body, permit));
+                    if let Some(charged_by) = charged_by
+                        && response.extensions().get::<NotServed>().is_some()
+                    {
+                        charged_by.not_served(charges);
+                    }
+                    stamp.apply(&mut response);
+                    return Poll::Ready(Ok(response));
                 }
-                stamp.apply(&mut response);
-                Poll::Ready(Ok(response))
-            }
-            StateProjection::Rejected { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok((*response).map(RateLimitBody::own))),
-                // As `std::future::Ready` does: a future is not polled again after it was ready.
-                None => panic!("a response was polled after it was ready"),
-            },
+                StateProjection::Rejected { response } => match response.take() {
+                    Some(response) => return Poll::Ready(Ok((*response).map(RateLimitBody::own))),
+                    None => polled_again(),
+                },
+            };
+            state.set(next);
         }
+    }
+}
+
+/// As `std::future::Ready` does: a future is not polled again after it was ready.
+fn polled_again() -> ! {
+    panic!("a response was polled after it was ready")
+}
+
+impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

@@ -1,39 +1,7 @@
 //! What a shared limiter answers: the decision, and how it was made.
 
 use tidegate::Decision;
-
-/// How a decision was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Made {
-    /// By the store, on the one state that all share, or by the quota alone (a cost that can never be allowed).
-    Exact,
-    /// From a rejection by the store a moment ago, which holds for this call too: a rejection.
-    Remembered,
-    /// From tokens that this process had taken out of the bucket before: an allowed call.
-    Leased,
-    /// By the local bucket of [`OnFailure::Local`](crate::OnFailure::Local).
-    Local,
-    /// Allowed without the store, as [`OnFailure::Open`](crate::OnFailure::Open) says.
-    Open,
-    /// Rejected without the store, as [`OnFailure::Closed`](crate::OnFailure::Closed) says.
-    Closed,
-}
-
-impl Made {
-    /// The word for logs and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Remembered => "remembered",
-            Self::Leased => "leased",
-            Self::Local => "local",
-            Self::Open => "open",
-            Self::Closed => "closed",
-        }
-    }
-}
+use tidegate::shared::Made;
 
 /// The answer of a [`SharedLimiter`](crate::SharedLimiter).
 #[must_use = "a call that was rejected must not run"]

@@ -113,14 +113,37 @@ impl Batcher {
         Way::Queued(pump, answered)
     }
 
-    /// Runs the calls as one script, again as long as it is known that it did not run. It ends by `deadline`. Only who is
-    /// `patient` waits for keys that are on their way to another node.
+    /// Runs the calls as one script, or as several where the quota of a bucket changes between them. It ends by `deadline`.
+    /// Only who is `patient` waits for keys that are on their way to another node.
     async fn run(&self, calls: &[Arc<Call>], deadline: Instant, patient: bool) -> Result<Vec<Answer>, Fault> {
         let batch = Batch::new(calls.iter().map(|call| &**call));
+        let (now, mut later) = calls.split_at(batch.calls().min(calls.len()));
+        let mut answers = self.run_batch(&batch, now, deadline, patient).await?;
+        while !later.is_empty() {
+            let batch = Batch::new(later.iter().map(|call| &**call));
+            // The first is in any batch.
+            let (now, rest) = later.split_at(batch.calls().clamp(1, later.len()));
+            match self.run_batch(&batch, now, deadline, patient).await {
+                Ok(more) => answers.extend(more),
+                Err(fault) => answers.extend(now.iter().map(|_| Err(fault.clone()))),
+            }
+            later = rest;
+        }
+        Ok(answers)
+    }
+
+    /// Runs a script, again as long as it is known that it did not run.
+    async fn run_batch(
+        &self,
+        batch: &Batch<'_>,
+        calls: &[Arc<Call>],
+        deadline: Instant,
+        patient: bool,
+    ) -> Result<Vec<Answer>, Fault> {
         let mut at = self.route.start().ok_or(Fault::Down)?;
         let mut times = 0;
         loop {
-            let fault = match self.send(&batch, &at, deadline).await {
+            let fault = match self.send(batch, &at, deadline).await {
                 Ok(ran) => {
                     at.link.answered();
                     let Some(verdicts) = batch.answers(&ran.reply) else {

@@ -21,13 +21,13 @@ use tokio::task::JoinSet;
 
 use self::bank::Bank;
 use self::desk::{Desk, Rules, Way};
-use crate::answer::{Answer, Made};
+use crate::answer::Answer;
 use crate::error::Error;
-use crate::failure::OnFailure;
 use crate::fault::Fault;
 use crate::limiter::SharedLimiter;
 use crate::runner::round_trip;
 use crate::store::Store;
+use crate::{Made, OnFailure};
 
 /// In how many parts the table of what is held is locked.
 const SHARDS: usize = 16;

@@ -21,6 +21,7 @@
 //!
 //! - [`Store`]: a server, the primary that sentinels tell, or a cluster, and the connections that all its limiters share.
 //! - [`SharedLimiter`]: one limit or several for each of many keys, all charged or none.
+//! - [`StoreBuckets`]: the same buckets behind the port [`tidegate::shared`], as the layer of `tidegate-http` takes them.
 //! - [`LeasedLimiter`]: the same bucket for one limit, with a trip for many calls and an overshoot that is chosen.
 //! - [`Places`]: how many calls run at once, on all machines together.
 //! - [`Answer`]: the decision, which limit bound, what is left, and how it was made ([`Made`]).
@@ -88,7 +89,9 @@
 
 mod address;
 mod answer;
+mod asking;
 mod batcher;
+mod buckets;
 mod cluster;
 mod common;
 mod counters;
@@ -114,14 +117,15 @@ mod units;
 mod up;
 mod warning;
 
-pub use answer::{Answer, Made};
+pub use answer::Answer;
+pub use buckets::StoreBuckets;
 pub use counters::Stats;
 pub use error::{Error, StoreFault};
-pub use failure::OnFailure;
 pub use leased::{LeasedLimiter, Leasing};
 pub use limiter::SharedLimiter;
 pub use places::{NoPlace, Place, Places, PlacesSettings, WithoutPlaces};
 pub use store::{Store, StoreBuilder};
+pub use tidegate::shared::{Made, OnFailure};
 pub use warning::Warning;
 
 /// The examples of the README, so that they are compiled.
@@ -134,6 +138,7 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Store>();
     shared::<SharedLimiter>();
+    shared::<StoreBuckets>();
     shared::<LeasedLimiter>();
     shared::<Places>();
     shared::<Place>();

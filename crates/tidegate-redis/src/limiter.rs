@@ -1,17 +1,19 @@
 //! The limiter that many machines share.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tidegate::{Decision, Mode, Policy, PolicyDecision};
+use tidegate::{Algorithm, Decision, Mode, Policy, PolicyDecision};
 
-use crate::answer::{Answer, Made};
+use crate::answer::Answer;
+use crate::asking::Known;
 use crate::error::Error;
-use crate::failure::{Fallback, OnFailure, rejected};
+use crate::failure::{Fallback, rejected};
 use crate::fault::Fault;
 use crate::script::{Call, Take, Verdict};
 use crate::store::Inner;
 use crate::units::{Unfit, Units};
+use crate::{Made, OnFailure};
 
 /// One limit, or several, for each of many keys, shared by all processes that name the same store and the same limiter.
 ///
@@ -92,25 +94,28 @@ impl SharedLimiter {
     }
 
     async fn decide(&self, key: &[u8], costs: Vec<u64>, charge: bool) -> Answer {
-        let sent = Instant::now();
-        let deadline = tokio::time::Instant::from_std(sent + self.store.deadline);
         let call = Arc::new(Call { charge, takes: self.takes(key, &costs) });
-        if let Some(never) = self.never(&call) {
-            self.store.counters().exact.one();
-            return never;
-        }
-        if charge && let Some(answer) = self.recall(&call) {
-            self.store.counters().remembered.one();
-            return answer;
-        }
-        match self.store.servers.decide(Arc::clone(&call), deadline).await {
-            Ok(verdict) => {
-                self.store.counters().exact.one();
+        match self.store.ask(&call).await {
+            Ok(Known::Never) => {
+                let full = |index: usize| match call.takes.get(index) {
+                    Some(take) => take.full(),
+                    None => rejected(Duration::ZERO),
+                };
+                answer(self.policy.combine(full), Vec::new(), Made::Exact)
+            }
+            Ok(Known::Remembered(limit, decision)) => Answer {
+                decision,
+                limit: Some(limit),
+                shadow: None,
+                remaining: Vec::new(),
+                made: Made::Remembered,
+            },
+            Ok(Known::Told(verdict, sent)) => {
                 let answer = exact(&self.policy, &call.takes, &verdict, charge);
                 if let Some(limit) = answer.limit
                     && let Some(take) = call.takes.get(limit)
                 {
-                    self.store.shield.remember(&take.key, take.cost, sent, &answer.decision);
+                    self.store.remember(take, &answer.decision, sent);
                 }
                 answer
             }
@@ -126,36 +131,6 @@ impl SharedLimiter {
             shadow: limit.mode == Mode::Shadow,
         };
         self.policy.limits().iter().zip(&self.buckets).zip(costs).map(take).collect()
-    }
-
-    /// `Never` needs no store: the cost is above what a bucket can hold.
-    fn never(&self, call: &Call) -> Option<Answer> {
-        if call.takes.iter().all(|take| take.shadow || take.cost <= take.bucket.capacity()) {
-            return None;
-        }
-        let full = |index: usize| match call.takes.get(index) {
-            Some(take) => take.bucket.decision(take.bucket.capacity(), 0, take.cost),
-            None => rejected(Duration::ZERO),
-        };
-        Some(answer(self.policy.combine(full), Vec::new(), Made::Exact))
-    }
-
-    /// What the store's last rejections say to this call.
-    fn recall(&self, call: &Call) -> Option<Answer> {
-        let enforced = call.takes.iter().enumerate().filter(|(_, take)| !take.shadow);
-        let known = enforced.filter_map(|(limit, take)| {
-            let decision = self.store.shield.recall(&take.key, take.cost)?;
-            Some((decision, limit))
-        });
-        let (decision, limit) =
-            known.reduce(|old, new| if new.0.retry_after() > old.0.retry_after() { new } else { old })?;
-        Some(Answer {
-            decision,
-            limit: Some(limit),
-            shadow: None,
-            remaining: Vec::new(),
-            made: Made::Remembered,
-        })
     }
 
     /// The answer to a call of `cost` for want of the store.
@@ -232,13 +207,17 @@ fn check(name: &str, policy: &Policy) -> Result<Vec<Units>, Error> {
         if policy.limits().iter().take(index).any(|other| other.name == limit.name) {
             return Err(Error::SameName { limit: limit.name.clone() });
         }
-        let units = Units::new(&limit.algorithm).map_err(|unfit| match unfit {
-            Unfit::Kind => Error::NotTokenBucket { limit: limit.name.clone(), kind: limit.algorithm.kind() },
-            Unfit::TooFine => Error::TooFine { limit: limit.name.clone() },
-        })?;
-        buckets.push(units);
+        buckets.push(fitting(&limit.name, &limit.algorithm)?);
     }
     Ok(buckets)
+}
+
+/// The units of one limit.
+pub(crate) fn fitting(limit: &str, algorithm: &Algorithm) -> Result<Units, Error> {
+    Units::new(algorithm).map_err(|unfit| match unfit {
+        Unfit::Kind => Error::NotTokenBucket { limit: limit.into(), kind: algorithm.kind() },
+        Unfit::TooFine => Error::TooFine { limit: limit.into() },
+    })
 }
 
 pub(crate) fn part_of_a_key(name: &str) -> Result<(), Error> {

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 pub use self::held::Place;
 use self::held::{Held, Holder};
-use crate::answer::Made;
+use crate::Made;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::limiter::part_of_a_key;

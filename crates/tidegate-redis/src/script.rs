@@ -94,13 +94,21 @@ struct Bucket<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Takes the calls apart. All that name a bucket must mean the same quota: the store sees to that.
+    /// Takes the calls apart, up to the first that means another quota of a bucket than one before it: as many as
+    /// [`Self::calls`] says.
     pub(crate) fn new(calls: impl ExactSizeIterator<Item = &'a Call>) -> Self {
         let mut index_of: HashMap<&[u8], usize> = HashMap::with_capacity(calls.len());
         let mut buckets: Vec<Bucket<'a>> = Vec::with_capacity(calls.len());
         let mut operations: Vec<Operation<'a>> = Vec::new();
         let mut operation_of = Vec::with_capacity(calls.len());
         for call in calls {
+            let other = |take: &Take| {
+                let known = index_of.get(&*take.key).and_then(|index| buckets.get(*index));
+                known.is_some_and(|bucket| bucket.units != take.bucket)
+            };
+            if call.takes.iter().any(other) {
+                break;
+            }
             let next = operations.len();
             let mut of_call = Vec::with_capacity(call.takes.len());
             for take in &call.takes {
@@ -142,6 +150,11 @@ impl<'a> Batch<'a> {
             operations,
             operation_of,
         }
+    }
+
+    /// How many calls are in it.
+    pub(crate) const fn calls(&self) -> usize {
+        self.operation_of.len()
     }
 
     /// The command that runs the script of this SHA-1.

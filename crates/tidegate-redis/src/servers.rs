@@ -104,6 +104,11 @@ impl Servers {
         }
     }
 
+    /// Whether buckets of different keys may be on different servers.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.kind, Kind::Cluster(..))
+    }
+
     /// Whether all of them are connected to.
     pub(crate) fn is_up(&self) -> bool {
         match &self.kind {

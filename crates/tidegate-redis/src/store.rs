@@ -12,12 +12,11 @@ use crate::address::{Address, Certificates, Login};
 use crate::common::{Common, Durability};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::failure::OnFailure;
 use crate::limiter::SharedLimiter;
 use crate::script;
 use crate::servers::Servers;
 use crate::shield::Shield;
-use crate::{Stats, Warning};
+use crate::{OnFailure, Stats, Warning};
 
 /// Redis or Valkey, which keeps buckets, and the connections that all limiters on it share. A clone is the same store.
 ///

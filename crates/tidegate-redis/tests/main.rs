@@ -8,6 +8,7 @@
     reason = "a test stops at the first surprise, in its helpers too"
 )]
 
+mod buckets;
 mod cluster;
 mod exact;
 mod faults;

@@ -12,6 +12,7 @@
 //! - [`Bucket`]: one bucket that threads share; [`LeasedBucket`]: one that they share without touching it at each call.
 //! - [`Gate`]: one budget for calls that wait their turn, with or without an executor.
 //! - [`Budget`]: one limit that all processes of a machine share, in a file (Unix).
+//! - [`shared`]: the port to buckets that many machines share, as on a server.
 //! - [`clock`]: where its time comes from; a clock for tests that goes on when it is told to.
 //! - Everything of [`tidegate_core`] that its interface needs: [`Quota`], [`Policy`], [`Decision`] and so on.
 
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod gate;
 mod limiter;
 mod narrow;
+pub mod shared;
 
 pub use bucket::{Bucket, Handle, LeasedBucket};
 #[cfg(unix)]

@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use http::Extensions;
 use tidegate::clock::Clock;
+use tidegate::shared::{OnFailure, SharedBuckets, Unsuited};
 use tidegate::{Algorithm, Capacity, Kind, LimiterError, Mode, Policy, Quota, QuotaError, WhenFull};
 
 use super::RateLimit;
 use super::desk::{CostFn, Desk, ExemptFn, PerKey};
 use super::key::{Key, KeyBy, PeerFn, RequestHead, Who, peer_in};
-use super::limit::{Change, Entry, LayerClock};
+use super::limit::{Change, Entry, LayerClock, Table};
 use super::observe::{Observed, ObserverFn};
 use super::places::Places;
 use super::respond::{IN_FLIGHT, IN_FLIGHT_PER_KEY};
+use super::sharing::Sharing;
 use crate::fields::{NameError, Unit, write_policy};
 use crate::identity::ClientIdentity;
 
@@ -65,6 +67,29 @@ pub enum RateLimitError {
         limit: Box<str>,
         /// How many there are.
         quotas: usize,
+    },
+    /// The shared buckets cannot be those of a limit.
+    #[error(transparent)]
+    Unsuited(#[from] Unsuited),
+    /// The share of a limit that one machine would have is no quota.
+    #[error("the share of one machine of the limit `{limit}` is no quota: {source}")]
+    Share {
+        /// The name of the limit.
+        limit: Box<str>,
+        /// Why.
+        #[source]
+        source: QuotaError,
+    },
+    /// Limits of different keys, which the shared buckets cannot decide together.
+    #[error(
+        "the limits `{limit}` and `{other}` have different keys, and a cluster can decide those of one key only; give \
+         them the same key, or share them on one server"
+    )]
+    KeysApart {
+        /// The name of a limit.
+        limit: Box<str>,
+        /// That of another.
+        other: Box<str>,
     },
     /// Nothing is limited.
     #[error("a layer needs a limit; add one with `limit` or `max_in_flight`")]
@@ -246,6 +271,7 @@ pub struct RateLimitBuilder {
     observer: Option<ObserverFn>,
     takes_back: bool,
     clock: Option<Clock>,
+    sharing: Option<Sharing>,
 }
 
 impl RateLimitBuilder {
@@ -263,6 +289,7 @@ impl RateLimitBuilder {
             observer: None,
             takes_back: false,
             clock: None,
+            sharing: None,
         }
     }
 
@@ -381,12 +408,28 @@ impl RateLimitBuilder {
         Self { clock: Some(clock.into()), ..self }
     }
 
+    /// Decides by buckets that other processes share, such as `StoreBuckets` of `tidegate-redis`, in the place of tables of
+    /// this process, and as `on_failure` says when they do not answer.
+    ///
+    /// All limits have to be token buckets. Where the buckets do not [span keys](SharedBuckets::spans_keys), all limits need
+    /// the same key. A request is charged in all limits or in none, as ever.
+    ///
+    /// - Places in flight are those of this process, as they are without it. A request has them while it is decided.
+    /// - With [`OnFailure::Closed`] a request is answered 503 with `Retry-After`.
+    /// - With [`OnFailure::Local`] each limit has a table for as many keys as that says, and else none to speak of.
+    /// - What was not served is not taken back, and [`RateLimit::level`] knows nothing.
+    /// - The service inside is cloned for each request, and called when it was decided.
+    #[must_use]
+    pub fn shared(self, buckets: Arc<dyn SharedBuckets>, on_failure: OnFailure) -> Self {
+        Self { sharing: Some(Sharing { buckets, on_failure }), ..self }
+    }
+
     /// The layer.
     ///
     /// # Errors
     ///
     /// A text that is no quota; a name or a key that is there twice; a name that is not printable ASCII; nothing that is
-    /// limited; no places.
+    /// limited; no places; a limit that shared buckets cannot have.
     pub fn build(self) -> Result<RateLimit, RateLimitError> {
         Ok(RateLimit::of(self.desk(None)?.0))
     }
@@ -403,6 +446,7 @@ impl RateLimitBuilder {
         }
 
         let clock = previous.map_or_else(|| LayerClock::new(self.clock), |desk| desk.clock.clone());
+        let table = self.sharing.as_ref().map_or(Table::Decides, Sharing::table);
         let (mut entries, mut changes) = (Vec::new(), Vec::new());
         let mut names = vec![Box::from(IN_FLIGHT), Box::from(IN_FLIGHT_PER_KEY)];
         for limit in self.limits {
@@ -411,9 +455,12 @@ impl RateLimitBuilder {
             }
             names.push(limit.name.clone());
             let old = previous.and_then(|desk| desk.limit(&limit.name));
-            let (entry, change) = Entry::new(limit, old, &clock)?;
+            let (entry, change) = Entry::new(limit, old, table, &clock)?;
             entries.push(entry);
             changes.push(change);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.accepts(&entries)?;
         }
         let max_per_key = per_key.as_ref().map(|per_key| per_key.max);
         let places = match previous {
@@ -433,7 +480,8 @@ impl RateLimitBuilder {
             policy_field: None,
             legacy_fields: self.legacy_fields,
             observer: self.observer,
-            takes_back: self.takes_back,
+            takes_back: self.takes_back && self.sharing.is_none(),
+            sharing: self.sharing,
             counters: previous.map(|desk| Arc::clone(&desk.counters)).unwrap_or_default(),
         };
         let advertised = desk.advertised(|_| 0);

@@ -15,8 +15,9 @@ use tidegate::{Decision, Policy, PolicyDecision, Receipt};
 
 use super::key::{Key, KeyBy, RequestHead, Who};
 use super::limit::{Entry, LayerClock};
-use super::observe::{Observed, ObserverFn, Outcome};
+use super::observe::{How, Observed, ObserverFn, Outcome};
 use super::places::{Full, Permit, Places};
+use super::sharing::Sharing;
 
 pub(super) type CostFn = Arc<dyn for<'a> Fn(RequestHead<'a>) -> u64 + Send + Sync>;
 pub(super) type ExemptFn = Arc<dyn for<'a> Fn(RequestHead<'a>) -> bool + Send + Sync>;
@@ -37,6 +38,8 @@ pub(super) struct Desk {
     pub(super) policy_field: Option<HeaderValue>,
     pub(super) legacy_fields: bool,
     pub(super) observer: Option<ObserverFn>,
+    /// Who decides in the place of the tables.
+    pub(super) sharing: Option<Sharing>,
     /// Whether requests that nobody served are taken back.
     pub(super) takes_back: bool,
     pub(super) counters: Arc<Counters>,
@@ -65,7 +68,7 @@ impl Counters {
         let counter = match outcome {
             Outcome::Allowed | Outcome::Queued(_) => &self.allowed,
             Outcome::Rejected | Outcome::Never | Outcome::KeyFull => &self.rejected,
-            Outcome::Shed => &self.shed,
+            Outcome::Shed | Outcome::Unanswered => &self.shed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -122,6 +125,8 @@ pub(super) struct Verdict {
 /// The numbers of one limit after a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shown {
+    /// Whether there is something to show: not of a limit that limits nothing, nor of one that was not asked.
+    pub(super) is_known: bool,
     /// Which of the limit's quotas they are of.
     pub(super) tier: usize,
     pub(super) remaining: u64,
@@ -139,6 +144,7 @@ impl Verdict {
     fn outcome(&self) -> Outcome {
         match (self.full, self.answer.decision) {
             (Some(Full::Server), _) => Outcome::Shed,
+            (Some(Full::Unanswered(_)), _) => Outcome::Unanswered,
             (Some(Full::Key), _) => Outcome::KeyFull,
             (None, Decision::Allowed { start_after, .. }) => started(start_after),
             (None, Decision::Rejected { .. }) => Outcome::Rejected,
@@ -163,24 +169,32 @@ impl Desk {
             [entry] if !self.has_places() => self.alone(entry, &entry.ask(head), asked),
             limits => {
                 let asks: Vec<Ask<'_>> = limits.iter().map(|entry| entry.ask(head)).collect();
-                let key = self.per_key.as_ref();
-                let key =
-                    key.map(|per_key| self.places.hash(&per_key.by.of(head).unwrap_or(Key::everyone())));
-                self.decided(&asks, self.together(&asks, key), asked)
+                self.decided(&asks, self.together(&asks, self.place_key(head)), asked)
             }
         }
     }
 
+    /// Whose places a request needs, if keys have places.
+    pub(super) fn place_key(&self, head: RequestHead<'_>) -> Option<u64> {
+        let per_key = self.per_key.as_ref()?;
+        Some(self.places.hash(&per_key.by.of(head).unwrap_or(Key::everyone())))
+    }
+
     /// Counts a decision, and tells who wants to know of it.
     fn decided(&self, asks: &[Ask<'_>], verdict: Verdict, asked: Option<u64>) -> Decided {
+        self.note(asks, &verdict, asked, None);
+        Decided::Verdict(verdict)
+    }
+
+    /// Counts a decision, and tells who wants to know of it, and if others decided, how.
+    pub(super) fn note(&self, asks: &[Ask<'_>], verdict: &Verdict, asked: Option<u64>, how: Option<How<'_>>) {
         let outcome = verdict.outcome();
         self.counters.count(outcome);
         let (limit, shadow) = (verdict.answer.limit, verdict.answer.shadow);
         if shadow.is_some() {
             self.counters.shadow.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell(asks, &verdict.decisions, outcome, (limit, shadow), asked);
-        Decided::Verdict(verdict)
+        self.tell(asks, &verdict.decisions, outcome, (limit, shadow), asked, how);
     }
 
     fn tell(
@@ -190,17 +204,18 @@ impl Desk {
         outcome: Outcome,
         limits: (Option<usize>, Option<usize>),
         asked: Option<u64>,
+        how: Option<How<'_>>,
     ) {
         let (Some(observer), Some(asked)) = (&self.observer, asked) else { return };
         let took = Duration::from_nanos(self.now_ns().saturating_sub(asked));
-        observer(&Observed::new(self, asks, decisions, outcome, limits, took));
+        observer(&Observed::new(self, asks, decisions, outcome, limits, took, how));
     }
 
     pub(super) fn now_ns(&self) -> u64 {
         self.clock.clock.now_ns()
     }
 
-    const fn counts_in_flight(&self) -> bool {
+    pub(super) const fn counts_in_flight(&self) -> bool {
         self.has_places() || self.observer.is_some()
     }
 
@@ -219,7 +234,7 @@ impl Desk {
         let shown = self.shows().then(|| entry.shown(ask, &decision, now));
         let outcome = started(start_after);
         self.counters.count(outcome);
-        self.tell(asks, &[decision], outcome, (Some(0), None), asked);
+        self.tell(asks, &[decision], outcome, (Some(0), None), asked, None);
         let permit = self.counts_in_flight().then(|| {
             let entered = self.places.lock().enter(None);
             Permit::new(Arc::clone(&self.places), entered)
@@ -229,7 +244,7 @@ impl Desk {
     }
 
     /// Whether responses carry fields about the limits.
-    const fn shows(&self) -> bool {
+    pub(super) const fn shows(&self) -> bool {
         self.policy_field.is_some() || self.legacy_fields
     }
 
@@ -295,16 +310,16 @@ impl Desk {
         }
     }
 
-    fn look(&self, asks: &[Ask<'_>], now: u64) -> Vec<Decision> {
+    pub(super) fn look(&self, asks: &[Ask<'_>], now: u64) -> Vec<Decision> {
         self.limits.iter().zip(asks).map(|(entry, ask)| entry.peek(ask, ask.cost, now)).collect()
     }
 
-    fn combine(&self, decisions: &[Decision]) -> PolicyDecision {
+    pub(super) fn combine(&self, decisions: &[Decision]) -> PolicyDecision {
         self.policy.combine(|limit| decisions[limit])
     }
 
     /// The verdict from the decisions of the limits, which have charged the request if all allow it.
-    fn verdict(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Verdict {
+    pub(super) fn verdict(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Verdict {
         let answer = self.combine(decisions);
         self.seen(answer, asks, decisions, answer.decision.is_allowed(), now)
     }
@@ -343,7 +358,7 @@ impl Desk {
 }
 
 impl Verdict {
-    fn of(answer: PolicyDecision, asks: &[Ask<'_>]) -> Self {
+    pub(super) fn of(answer: PolicyDecision, asks: &[Ask<'_>]) -> Self {
         Self {
             shown: Vec::new(),
             answer,

@@ -123,6 +123,22 @@ impl<'a> Key<'a> {
         Self(Repr::Both(Box::new((self, other))))
     }
 
+    /// As it is named to others, the same on every machine: no two keys have one name.
+    ///
+    /// `*` is everyone, an address stands as it is written, a number follows `#`, and bytes follow `=`.
+    pub(super) fn name(&self) -> Vec<u8> {
+        match &self.0 {
+            Repr::Shared => b"*".to_vec(),
+            Repr::Client(network) => network.to_string().into_bytes(),
+            Repr::Number(number) => format!("#{number}").into_bytes(),
+            Repr::Bytes(bytes) => [b"=", &**bytes].concat(),
+            Repr::Both(both) => {
+                let (first, second) = (both.0.name(), both.1.name());
+                [format!("&{}:", first.len()).as_bytes(), &first, &second].concat()
+            }
+        }
+    }
+
     /// The same key, for longer than the request lives.
     #[must_use]
     pub fn into_owned(self) -> Key<'static> {
@@ -346,4 +362,34 @@ pub(super) fn peer_in(extensions: &Extensions) -> Option<IpAddr> {
         return Some(info.0.ip());
     }
     extensions.get::<SocketAddr>().map(SocketAddr::ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_keys_have_one_name() {
+        let network = |text: &str| ClientIdentity::new().network(text.parse().unwrap());
+        let bytes = |text: &'static str| Key::from(text);
+        let keys = [
+            Key::everyone(),
+            bytes("*"),
+            bytes(""),
+            bytes("203.0.113.9"),
+            Key::from(network("203.0.113.9")),
+            Key::from(network("2001:db8::1")),
+            Key::from(9),
+            bytes("9"),
+            bytes("#9"),
+            bytes("a").and(bytes("b")),
+            bytes("a=b").and(bytes("")),
+            bytes("a").and(bytes("b").and(bytes("c"))),
+            bytes("a").and(bytes("b")).and(bytes("c")),
+            bytes("&2:=a=b"),
+        ];
+        let names: std::collections::HashSet<_> = keys.iter().map(Key::name).collect();
+        assert_eq!(names.len(), keys.len());
+        assert_eq!(bytes("a").and(Key::from(network("203.0.113.9"))).name(), b"&2:=a203.0.113.9");
+    }
 }

@@ -1,10 +1,14 @@
 //! One limit of a layer: its limiter, the quotas of its keys, and what the fields say of each.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
-use tidegate::{Algorithm, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Receipt, Tier, WhenFull};
+use tidegate::shared::{SharedTake, share};
+use tidegate::{
+    Algorithm, Capacity, Decision, Kind, Limit, Limiter, Mode, Policy, Receipt, Step, Tier, WhenFull,
+};
 
 use super::build::{RateLimitError, RequestLimit};
 use super::desk::{Ask, CostFn, Shown};
@@ -34,6 +38,8 @@ pub(super) struct Entry {
     clock: Clock,
     /// What that clock is ahead of the layer's.
     ahead_ns: u64,
+    /// What is in the table.
+    table: Table,
     /// The quota of those that have no other, then room for others; some are not in use.
     tiers: Vec<TierQuota>,
     /// Whose quota is another, and which.
@@ -44,11 +50,44 @@ pub(super) struct Entry {
 #[derive(Debug, Clone)]
 pub(super) struct TierQuota {
     tier: Tier,
-    algorithm: Algorithm,
+    pub(super) algorithm: Algorithm,
+    /// What the table has instead.
+    in_table: Algorithm,
     /// The quota or the name of the algorithm, for people.
     pub(super) label: Box<str>,
     /// What the fields say of it; `None` if it limits nothing.
     pub(super) shape: Option<Shape>,
+}
+
+/// What the table of a limit is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// It decides.
+    Decides,
+    /// It decides for so many keys while the buckets that others share do not answer, by the share of one of so many
+    /// machines.
+    Share { machines: NonZeroU32, keys: usize },
+    /// Nothing: others decide, and nobody if they do not answer.
+    Idle,
+}
+
+impl Table {
+    fn algorithm(self, limit: &str, algorithm: &Algorithm) -> Result<Algorithm, RateLimitError> {
+        let (Self::Share { machines, .. }, Algorithm::TokenBucket(bucket)) = (self, algorithm) else {
+            return Ok(*algorithm);
+        };
+        let quota = share(bucket, machines)
+            .map_err(|source| RateLimitError::Share { limit: limit.into(), source })?;
+        Ok(algorithm.with_quota(quota))
+    }
+
+    fn capacity(self, wanted: Capacity) -> Capacity {
+        match self {
+            Self::Decides => wanted,
+            Self::Share { keys, .. } => Capacity::Keys(keys),
+            Self::Idle => Capacity::Keys(1),
+        }
+    }
 }
 
 /// What is to be changed in a limiter that is used already.
@@ -60,6 +99,7 @@ impl Entry {
     pub(super) fn new(
         limit: RequestLimit,
         previous: Option<&Self>,
+        table: Table,
         clock: &LayerClock,
     ) -> Result<(Self, Vec<Change>), RateLimitError> {
         let name = limit.name;
@@ -82,11 +122,16 @@ impl Entry {
         if wanted.len() > TIERS_MAX {
             return Err(RateLimitError::TooManyQuotas { limit: name, quotas: wanted.len() });
         }
+        let in_table: Vec<Algorithm> = wanted
+            .iter()
+            .map(|(algorithm, _)| table.algorithm(&name, algorithm))
+            .collect::<Result<_, _>>()?;
+        let capacity = table.capacity(limit.capacity);
 
         let is_same = |old: &&Self| {
             old.by.is(&limit.by)
                 && old.tiers[0].algorithm.kind() == algorithm.kind()
-                && (old.capacity, old.when_full) == (limit.capacity, limit.when_full)
+                && (old.table, old.capacity, old.when_full) == (table, capacity, limit.when_full)
         };
         let kept = previous.filter(is_same).and_then(|old| Some((old, old.places_for(&wanted)?)));
         let places = match &kept {
@@ -99,22 +144,22 @@ impl Entry {
             }
             None => {
                 let room = wanted.len().clamp(TIERS_MIN, TIERS_MAX);
-                let all = wanted.iter().chain(std::iter::repeat(&wanted[0])).take(room);
-                let algorithms: Vec<Algorithm> = all.map(|(algorithm, _)| *algorithm).collect();
+                let all = in_table.iter().chain(std::iter::repeat(&in_table[0])).take(room);
+                let algorithms: Vec<Algorithm> = all.copied().collect();
                 let (clock, ahead_ns) = clock.of(&algorithm);
-                let limiter = limiter(&name, &algorithms, limit.capacity, limit.when_full, &clock)
+                let limiter = limiter(&name, &algorithms, capacity, limit.when_full, &clock)
                     .map_err(|source| RateLimitError::Limiter { limit: name.clone(), source })?;
                 (tiers(&limiter, algorithms), Arc::new(limiter), (clock, ahead_ns))
             }
         };
         let mut changes = Vec::new();
-        for ((algorithm, label), &place) in wanted.into_iter().zip(&places) {
+        for (((algorithm, label), in_table), &place) in wanted.into_iter().zip(in_table).zip(&places) {
             let tier = &mut tiers[place];
-            if tier.algorithm != algorithm {
-                changes.push((place, algorithm));
+            if tier.in_table != in_table {
+                changes.push((place, in_table));
             }
             let shape = Shape::of(&algorithm, limit.shown_max);
-            *tier = TierQuota { algorithm, label, shape, ..*tier };
+            *tier = TierQuota { algorithm, in_table, label, shape, ..*tier };
         }
         let entry = Self {
             quoted: quoted(&name)?,
@@ -124,7 +169,8 @@ impl Entry {
             cost: limit.cost,
             unit: limit.unit,
             limiter,
-            capacity: limit.capacity,
+            capacity,
+            table,
             when_full: limit.when_full,
             clock,
             ahead_ns,
@@ -159,16 +205,16 @@ impl Entry {
         }
         // Quotas that nobody has any more have to fit the table too, so they go. A key that had one is as full as it was.
         let in_use: HashSet<usize> = self.overrides.values().copied().chain([0]).collect();
-        let main = self.tiers[0].algorithm;
+        let (main, in_table) = (self.tiers[0].algorithm, self.tiers[0].in_table);
         let mut all = changes.to_vec();
         for place in (0..self.tiers.len()).filter(|place| !in_use.contains(place)) {
-            self.tiers[place].algorithm = main;
-            all.push((place, main));
+            (self.tiers[place].algorithm, self.tiers[place].in_table) = (main, in_table);
+            all.push((place, in_table));
         }
         if self.set(&all) {
             return true;
         }
-        let algorithms: Vec<Algorithm> = self.tiers.iter().map(|tier| tier.algorithm).collect();
+        let algorithms: Vec<Algorithm> = self.tiers.iter().map(|tier| tier.in_table).collect();
         // It differs from the old one in numbers only, so that it can be built as that could.
         if let Ok(new) = limiter(&self.name, &algorithms, self.capacity, self.when_full, &self.clock) {
             self.limiter = Arc::new(new);
@@ -192,6 +238,17 @@ impl Entry {
         let key = self.by.of(head).unwrap_or(Key::everyone());
         let tier = self.place_of(&key);
         Ask { key, tier, cost: self.cost.as_ref().map_or(1, |cost| cost(head)) }
+    }
+
+    /// What a request takes from a bucket that others share.
+    pub(super) fn take(&self, ask: &Ask<'_>) -> SharedTake {
+        SharedTake {
+            limit: Arc::clone(&self.name),
+            key: ask.key.name().into(),
+            algorithm: self.tiers[ask.tier].algorithm,
+            cost: ask.cost,
+            mode: self.mode,
+        }
     }
 
     /// Which quota a key has, as an index for [`Self::quota`].
@@ -227,9 +284,36 @@ impl Entry {
 
     /// The numbers to show after a decision.
     pub(super) fn shown(&self, ask: &Ask<'_>, decision: &Decision, now: u64) -> Shown {
+        self.shown_by(ask, decision, |cost| self.peek(ask, cost, now))
+    }
+
+    /// As [`Self::shown`], where `peek` decides another cost at the same time.
+    pub(super) fn shown_by(
+        &self,
+        ask: &Ask<'_>,
+        decision: &Decision,
+        peek: impl Fn(u64) -> Decision,
+    ) -> Shown {
         let shape = self.tiers[ask.tier].shape.as_ref();
-        let shown = shape.map(|shape| shape.shown(decision, |cost| self.peek(ask, cost, now)));
+        let shown = shape.map(|shape| shape.shown(decision, peek));
         Shown { tier: ask.tier, ..shown.unwrap_or_default() }
+    }
+
+    /// Whether a request costs more than a full bucket of the quota holds.
+    pub(super) fn is_above_quota(&self, ask: &Ask<'_>) -> bool {
+        let algorithm = &self.tiers[ask.tier].algorithm;
+        matches!(algorithm.look(&algorithm.fresh(), 0, ask.cost), Decision::Never { .. })
+    }
+
+    /// The kind of key that it has.
+    pub(super) const fn by(&self) -> &KeyBy {
+        &self.by
+    }
+
+    /// The algorithms that its keys have.
+    pub(super) fn algorithms(&self) -> impl Iterator<Item = &Algorithm> {
+        let in_use = std::iter::once(&0).chain(self.overrides.values());
+        in_use.map(|place| &self.tiers[*place].algorithm)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -311,7 +395,12 @@ fn limiter(
 
 fn tiers(limiter: &Limiter, algorithms: Vec<Algorithm>) -> Vec<TierQuota> {
     let tier = |index: usize| limiter.tier(&index.to_string()).unwrap_or_default();
-    let quota =
-        |(index, algorithm)| TierQuota { tier: tier(index), algorithm, label: Box::default(), shape: None };
+    let quota = |(index, algorithm)| TierQuota {
+        tier: tier(index),
+        algorithm,
+        in_table: algorithm,
+        label: Box::default(),
+        shape: None,
+    };
     algorithms.into_iter().enumerate().map(quota).collect()
 }

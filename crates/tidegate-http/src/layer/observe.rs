@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Decision;
+use tidegate::shared::{Made, Told};
 
 use super::desk::{Ask, Desk};
 use super::key::Key;
@@ -27,6 +28,8 @@ pub enum Outcome {
     KeyFull,
     /// The server has all its places in flight: 503.
     Shed,
+    /// The shared buckets did not answer, and then requests are refused: 503.
+    Unanswered,
 }
 
 impl Outcome {
@@ -47,6 +50,15 @@ pub struct Observed<'a> {
     binding: Option<usize>,
     shadow: Option<usize>,
     took: Duration,
+    how: Option<How<'a>>,
+}
+
+/// How shared buckets decided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How<'a> {
+    pub(super) made: Made,
+    /// What each of them said; empty if they were not asked.
+    pub(super) each: &'a [Option<Told>],
 }
 
 /// One limit of a decision.
@@ -71,8 +83,9 @@ impl<'a> Observed<'a> {
         outcome: Outcome,
         (binding, shadow): (Option<usize>, Option<usize>),
         took: Duration,
+        how: Option<How<'a>>,
     ) -> Self {
-        Self { desk, asks, decisions, outcome, binding, shadow, took }
+        Self { desk, asks, decisions, outcome, binding, shadow, took, how }
     }
 
     /// What became of the request.
@@ -100,10 +113,21 @@ impl<'a> Observed<'a> {
         self.took
     }
 
-    /// The limits, in the order in which they were added.
+    /// How it was made, if the layer has [shared buckets](super::RateLimitBuilder::shared).
+    #[must_use]
+    pub fn made(&self) -> Option<Made> {
+        Some(self.how?.made)
+    }
+
+    /// The limits, in the order in which they were added; with shared buckets those whose buckets said something.
     pub fn limits(&self) -> impl Iterator<Item = SeenLimit<'a>> + use<'a> {
-        let limits = self.desk.limits.iter().zip(self.asks).zip(self.decisions);
-        limits.map(|((entry, ask), decision)| SeenLimit {
+        let how = self.how;
+        let is_known = move |limit: usize| {
+            how.is_none_or(|how| how.made == Made::Local || how.each.get(limit).is_some_and(Option::is_some))
+        };
+        let limits = self.desk.limits.iter().zip(self.asks).zip(self.decisions).enumerate();
+        let known = limits.filter(move |(limit, _)| is_known(*limit));
+        known.map(|(_, ((entry, ask), decision))| SeenLimit {
             name: &entry.name,
             key: &ask.key,
             cost: ask.cost,

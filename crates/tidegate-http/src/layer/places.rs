@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidegate::InFlight;
 
@@ -26,13 +27,15 @@ pub(super) struct Running {
     max_per_key: Option<NonZeroU64>,
 }
 
-/// Why there is no place.
+/// Why a request cannot run though no limit refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
     /// The key has all of its own.
     Key,
     /// The server has no more.
     Server,
+    /// There may be, but the buckets that others share do not answer, and will be tried again after that.
+    Unanswered(Duration),
 }
 
 impl Places {

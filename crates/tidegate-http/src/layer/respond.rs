@@ -18,6 +18,8 @@ use crate::problem::{PROBLEM_JSON, Problem, ProblemType};
 
 /// The name of the limit in flight of the server as a whole, in problem bodies.
 pub(super) const IN_FLIGHT: &str = "in-flight";
+/// What a rejection names when the shared buckets do not answer.
+const UNANSWERED: &str = "unanswered";
 /// The name of the limit in flight of each key, in problem bodies and fields.
 pub(super) const IN_FLIGHT_PER_KEY: &str = "in-flight-per-key";
 const IN_FLIGHT_PER_KEY_QUOTED: &str = "\"in-flight-per-key\"";
@@ -39,7 +41,7 @@ const IN_FLIGHT_PER_KEY_QUOTED: &str = "\"in-flight-per-key\"";
 pub struct Rejection {
     /// What kind it is, and with it the status.
     pub kind: ProblemType,
-    /// The limit that bound: the name of a rate limit, `in-flight` or `in-flight-per-key`.
+    /// The limit that bound: the name of a rate limit, `in-flight` or `in-flight-per-key`; or `unanswered`.
     pub limit: Arc<str>,
     /// The exact wait; `None` where none can be told or none helps.
     pub retry_after: Option<Duration>,
@@ -93,7 +95,7 @@ impl Desk {
     /// The fields for a response to a request that the only limit allows.
     pub(super) fn stamp_alone(&self, shown: Option<Shown>) -> Stamp {
         let (Some(shown), Some(entry)) = (shown, self.limits.first()) else { return Stamp::default() };
-        if entry.quota(shown.tier).shape.is_none() {
+        if !shown.is_known {
             return Stamp::default();
         }
         let fields = self.policy_field(&[shown]).map(|policy| {
@@ -137,8 +139,7 @@ impl Desk {
             let others = (0..self.limits.len()).filter(|limit| Some(*limit) != binding);
             let limits = binding.into_iter().chain(others).filter_map(|limit| {
                 let (entry, shown) = (&self.limits[limit], &verdict.shown[limit]);
-                entry.quota(shown.tier).shape.as_ref()?;
-                Some((&*entry.quoted, shown.remaining, shown.seconds))
+                shown.is_known.then_some((&*entry.quoted, shown.remaining, shown.seconds))
             });
             let (before, after) = if is_first { (per_key, None) } else { (None, per_key) };
             for (quoted, remaining, seconds) in before.into_iter().chain(limits).chain(after) {
@@ -155,7 +156,7 @@ impl Desk {
     }
 
     fn legacy(&self, limit: usize, shown: Option<&Shown>) -> Option<[u64; 3]> {
-        let shown = shown.filter(|_| self.legacy_fields)?;
+        let shown = shown.filter(|shown| self.legacy_fields && shown.is_known)?;
         let shape = self.limits.get(limit)?.quota(shown.tier).shape.as_ref()?;
         Some([shape.capacity, shown.remaining, shown.reset_seconds])
     }
@@ -217,6 +218,15 @@ impl Desk {
                 let kind = ProblemType::QuotaExceeded;
                 (Rejection { kind, limit: Arc::clone(name), retry_after: wait }, detail)
             }
+            (Some(Full::Unanswered(wait)), ..) => {
+                let ms = whole_ms(wait);
+                let (seconds, ms) = (ms / 1000, ms % 1000);
+                let detail = format!(
+                    "refused: what keeps the limits does not answer; retry after {seconds}.{ms:03} s"
+                );
+                let kind = ProblemType::TemporaryReducedCapacity;
+                (Rejection { kind, limit: UNANSWERED.into(), retry_after: Some(wait) }, detail)
+            }
             // Without a limit only a place can be missing.
             (Some(Full::Server), ..) | (None, _, None) => {
                 let detail = "shed: as many requests are in flight as the server may have".to_owned();
@@ -229,6 +239,7 @@ impl Desk {
         match verdict.full {
             Some(Full::Key) => vec![IN_FLIGHT_PER_KEY],
             Some(Full::Server) => vec![IN_FLIGHT],
+            Some(Full::Unanswered(_)) => Vec::new(),
             None => {
                 let limits = self.policy.limits().iter().zip(&verdict.decisions);
                 let violated =

@@ -71,7 +71,7 @@ impl Shape {
             remaining = remaining.min(u64::try_from(part).unwrap_or(u64::MAX));
         }
         let reset_seconds = if reset_after.is_zero() { 0 } else { whole_seconds(reset_after) };
-        Shown { tier: 0, remaining, seconds, reset_seconds }
+        Shown { is_known: true, tier: 0, remaining, seconds, reset_seconds }
     }
 
     /// The time until there is one more than `remaining`.

@@ -7,7 +7,8 @@ use tidegate::Decision;
 use tidegate_core::lease::{Ask, Borrower, Returned, Terms};
 use tokio::sync::oneshot;
 
-use crate::answer::{Answer, Made};
+use crate::Made;
+use crate::answer::Answer;
 use crate::fault::Fault;
 use crate::lend::Told;
 use crate::units::Units;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 use super::{SCRIPT, Shared, arguments};
-use crate::answer::Made;
+use crate::Made;
 use crate::fault::Fault;
 
 /// Who holds a place: 128 random bits, in hexadecimal.
