@@ -5,6 +5,7 @@ mod key;
 mod layer;
 mod log;
 mod reload;
+mod store;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use axum::extract::{ConnectInfo, Request};
 use tidegate::{Kind, Limit, Mode};
 use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
-use tidegate_http::layer::RateLimitBuilder;
+use tidegate_http::layer::{Observed, RateLimitBuilder};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -28,10 +29,12 @@ use crate::http_server::connections;
 use crate::http_server::signals::{Hangups, Signals};
 use crate::limits::{self, FileLimit};
 use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
+use crate::store::url_and_name;
 use crate::upstream::{Address, Host, Paths, Upstream};
 use admin::{Board, Shown};
 use key::KeyWord;
 use reload::{Reloader, Reloads};
+use store::{SharedStore, Without};
 
 /// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
 /// longer; those are not answered then.
@@ -83,6 +86,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = listen)]
     listen: SocketAddr,
 
+    /// Keep the limits on a Redis or Valkey server, redis://HOST:PORT#NAME, and share them with all servers that give this
+    /// NAME
+    ///
+    /// All limits have to be token buckets. All of them together allow what one server would. Sentinels and clusters are
+    /// redis+sentinel://HOST,HOST/PRIMARY#NAME and redis+cluster://HOST,HOST#NAME; rediss is TLS. Places in flight are those
+    /// of this server.
+    #[arg(long, value_name = "URL", requires = "without_store", help_heading = "Sharing")]
+    store: Option<String>,
+
+    /// What happens to requests while the store does not answer: open, closed or local:N
+    ///
+    /// open allows them, closed refuses them with 503, and with local:N each of N servers goes on alone with its share of
+    /// every limit.
+    #[arg(long, value_name = "HOW", requires = "store", help_heading = "Sharing")]
+    without_store: Option<Without>,
+
     /// How many keys each limit holds at one time; when there are more, the one nearest to a full bucket is forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
     keys: u64,
@@ -111,6 +130,8 @@ struct Limits {
     trusted_proxies: TrustedProxies,
     /// Whether the service behind may be down: then requests that it did not get cost nothing.
     has_upstream: bool,
+    /// Who decides, if not this process.
+    store: Option<SharedStore>,
     /// Who is told of decisions, for the admin address.
     board: Option<Arc<Board>>,
 }
@@ -131,7 +152,7 @@ enum Source {
 }
 
 impl Limits {
-    fn new(args: &Args, board: Option<Arc<Board>>) -> anyhow::Result<Self> {
+    fn new(args: &Args, store: Option<SharedStore>, board: Option<Arc<Board>>) -> anyhow::Result<Self> {
         let source = match &args.limits {
             Some(path) => Source::File(path.clone()),
             None => Source::Flags(Box::new(limit_of_flags(args)?)),
@@ -141,6 +162,7 @@ impl Limits {
             keys: usize::try_from(args.keys)?,
             trusted_proxies: args.trusted_proxies.clone(),
             has_upstream: args.upstream.is_some(),
+            store,
             board,
         })
     }
@@ -166,15 +188,26 @@ impl Limits {
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
         let builder = layer::builder(&limits, self.keys)?.identity(identity);
         let builder = if self.has_upstream { builder.take_back_not_served() } else { builder };
+        let builder = match &self.store {
+            Some(store) => store.decides(builder),
+            None => builder,
+        };
+        let store = self.store.clone();
+        let tell = move |seen: &Observed<'_>| {
+            if let (Some(store), Some(made)) = (&store, seen.made()) {
+                store.noticed(made);
+            }
+            log::decision(seen);
+        };
         let Some(board) = &self.board else {
             // That somebody is told of decisions makes the layer count the requests in flight.
-            return Ok(Built { builder: builder.observe(log::decision), limits, shown: None });
+            return Ok(Built { builder: builder.observe(tell), limits, shown: None });
         };
         let shown = board.prepare(&limits, layer::overrides);
         let count = board.observer(&shown);
         let builder = builder.observe(move |seen| {
             count(seen);
-            log::decision(seen);
+            tell(seen);
         });
         Ok(Built { builder, limits, shown: Some(shown) })
     }
@@ -198,9 +231,20 @@ fn limit_of_flags(args: &Args) -> anyhow::Result<FileLimit> {
 /// Runs `serve` until a signal stops it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     log::begin(args.log, args.log_level);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the server")?;
+    let store = match &args.store {
+        Some(url) => {
+            let keys = usize::try_from(args.keys)?;
+            Some(runtime.block_on(SharedStore::open(url, args.without_store, keys))?)
+        }
+        None => None,
+    };
     let reloads = Arc::new(Reloads::default());
-    let board = args.admin.map(|_| Arc::new(Board::new(Arc::clone(&reloads))));
-    let limits = Limits::new(args, board.clone())?;
+    let board = args.admin.map(|_| Arc::new(Board::new(Arc::clone(&reloads), store.clone())));
+    let limits = Limits::new(args, store, board.clone())?;
     // Before it is read, so that a change after that is seen.
     let stamp = args.limits.as_deref().and_then(reload::stamp);
     let Built { builder, limits: read, shown } = limits.builder()?;
@@ -215,10 +259,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         None => None,
     };
     let router = router(&layer, upstream);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the threads of the server")?;
     let result = runtime.block_on(serve(args, (limits, stamp), (&layer, router), reloads, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
@@ -238,23 +278,27 @@ fn settings(args: &Args, layer: &RateLimit, limits: &[FileLimit]) -> String {
     let (file, [limit]) = (&args.limits, limits) else {
         let names: Vec<&str> = limits.iter().map(|limit| &*limit.limit.name).collect();
         let file = args.limits.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-        return format!("limits of {file}: {}", names.join(", "));
+        return format!("limits of {file}: {}{}", names.join(", "), shared(args));
     };
     if let Some(path) = file {
-        return format!("limits of {}: {}", path.display(), limit.limit.name);
+        return format!("limits of {}: {}{}", path.display(), limit.limit.name, shared(args));
     }
     let log = if limit.limit.algorithm.kind() == Kind::SlidingLog {
         format!(" and 16 bytes more for each call in the window, at most {} a key", limit.quota.count())
     } else {
         String::new()
     };
-    format!(
-        "{}, key {}, {} keys in {} KiB{log}",
-        args.limiter.label(limit.quota),
-        args.key,
-        args.keys,
-        layer.bytes().div_ceil(1024)
-    )
+    let (label, key) = (args.limiter.label(limit.quota), &args.key);
+    if args.store.is_some() {
+        return format!("{label}, key {key}{}", shared(args));
+    }
+    format!("{label}, key {key}, {} keys in {} KiB{log}", args.keys, layer.bytes().div_ceil(1024))
+}
+
+/// With whom the limits are shared, if they are.
+fn shared(args: &Args) -> String {
+    let name = args.store.as_deref().and_then(url_and_name);
+    name.map(|(_, name)| format!(", shared as `{name}`")).unwrap_or_default()
 }
 
 /// What is under the limits: the service behind, or else every path and method is answered.

@@ -23,6 +23,33 @@ pub(crate) enum WithoutStore {
     Closed,
 }
 
+/// Connects to the server at `url`. If it cannot be reached that is an error, unless there is something that happens
+/// `without_it`.
+pub(crate) async fn connect(url: &str, without_it: Option<&str>) -> anyhow::Result<Store> {
+    let store = match (Store::builder(url).connect().await, without_it) {
+        (Ok(store), _) => store,
+        (Err(error @ tidegate_redis::Error::Connect { .. }), Some(without_it)) => {
+            warn(&format!("{error}; {without_it}"));
+            Store::builder(url).connect_later()?
+        }
+        (Err(error), _) => {
+            return Err(Hint::error(
+                error.to_string(),
+                "name a server that runs, as in redis://USER:PASSWORD@HOST:PORT/DB#NAME",
+            ));
+        }
+    };
+    for warning in store.warnings() {
+        warn(&warning.to_string());
+    }
+    Ok(store)
+}
+
+/// The server's URL and the name behind it.
+pub(crate) fn url_and_name(text: &str) -> Option<(&str, &str)> {
+    text.split_once('#').filter(|(_, name)| !name.is_empty())
+}
+
 /// A bucket on a server.
 pub(crate) struct StoreBudget {
     limiter: SharedLimiter,
@@ -52,16 +79,12 @@ impl StoreBudget {
         quota: Option<Quota>,
         without: Option<WithoutStore>,
     ) -> anyhow::Result<Self> {
-        let (server, name) = url
-            .to_str()
-            .and_then(|url| url.split_once('#'))
-            .filter(|(_, name)| !name.is_empty())
-            .ok_or_else(|| {
-                Hint::error(
-                    "the budget of a server has no name",
-                    "write it behind a #, as in redis://127.0.0.1:6379#search-account",
-                )
-            })?;
+        let (server, name) = url.to_str().and_then(url_and_name).ok_or_else(|| {
+            Hint::error(
+                "the budget of a server has no name",
+                "write it behind a #, as in redis://127.0.0.1:6379#search-account",
+            )
+        })?;
         let quota = quota.ok_or_else(|| {
             Hint::error(
                 format!("the limit of the budget `{name}` is not said, and a server does not keep it"),
@@ -79,24 +102,8 @@ impl StoreBudget {
             .enable_all()
             .build()
             .context("cannot start what speaks to the server")?;
-        let connected = runtime.block_on(Store::builder(server).connect());
-        let store = match (connected, without) {
-            (Ok(store), _) => store,
-            (Err(error @ tidegate_redis::Error::Connect { .. }), WithoutStore::Open) => {
-                warn(&format!("{error}; calls go on without a limit until then"));
-                let _entered = runtime.enter();
-                Store::builder(server).connect_later()?
-            }
-            (Err(error), _) => {
-                return Err(Hint::error(
-                    error.to_string(),
-                    "name a server that runs, as in redis://USER:PASSWORD@HOST:PORT/DB#NAME",
-                ));
-            }
-        };
-        for warning in store.warnings() {
-            warn(&warning.to_string());
-        }
+        let without_it = (without == WithoutStore::Open).then_some("calls go on without a limit until then");
+        let store = runtime.block_on(connect(server, without_it))?;
         let on_failure = match without {
             WithoutStore::Open => OnFailure::Open,
             WithoutStore::Closed => OnFailure::Closed,

@@ -5,7 +5,8 @@
 //! one it must succeed. A line `...` stands for any lines, and `[..]` within a line for anything.
 //!
 //! `cargo run --release --` and `tidegate` run the binary under test, in a folder of its own that holds `tests/data`. A
-//! command that ends in `&` is a server: it gets a free port in place of 8080, and it is stopped at the end of its block.
+//! command that ends in `&` is a server: it gets a free port in place of 8080, as others do in place of 8081 and 6379, and it
+//! is stopped at the end of its block. Of a `redis-server` nothing is shown but that it is there.
 //! What a clock decides is not compared: times in the output of `hammer` and `serve`, and whether `hammer` warns that it
 //! sent requests late. A block with a server is tried again when it differs, at most four times, since on a busy machine
 //! the counts can differ too.
@@ -14,10 +15,11 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 const TRIES: usize = 5;
 
@@ -165,11 +167,16 @@ impl Block<'_> {
     }
 
     fn run(&self, folder: &Folder) -> Result<(), String> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let [port, second, redis] = free_ports();
         let mut servers = Vec::new();
         for step in &self.commands {
             let command = with_port(step.command, port);
+            let command = command.replace(":8081", &format!(":{second}")).replace("6379", &redis.to_string());
             let printed = match command.strip_suffix('&') {
+                Some(command) if command.starts_with("redis-server") => {
+                    servers.push(start_redis(folder, command, redis));
+                    continue;
+                }
                 Some(command) => {
                     let (server, printed) = start(folder, command, step.expected.len());
                     servers.push(server);
@@ -177,7 +184,8 @@ impl Block<'_> {
                 }
                 None => run(folder, &command),
             };
-            let printed = printed.replace(&port.to_string(), "8080");
+            let printed = printed.replace(&port.to_string(), "8080").replace(&second.to_string(), "8081");
+            let printed = printed.replace(&redis.to_string(), "6379");
             let timed = ["hammer", "serve"].iter().any(|verb| step.command.contains(verb));
             let is_compared = |line: &&str| !(timed && line.starts_with(LATE));
             let got: Vec<String> =
@@ -208,6 +216,7 @@ fn with_port(command: &str, port: u16) -> String {
     }
     if let Some(server) = command.strip_suffix('&')
         && server.contains("tidegate serve")
+        && !server.contains("--listen")
     {
         return format!("{} --listen {address} &", server.trim_end());
     }
@@ -221,6 +230,24 @@ fn run(folder: &Folder, command: &str) -> String {
         printed.push_str(&format!("[exit {}]\n", output.status.code().unwrap_or(-1)));
     }
     printed
+}
+
+/// Ports that nobody has, all different.
+fn free_ports() -> [u16; 3] {
+    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.each_ref().map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Starts a Redis, and waits until it is there.
+fn start_redis(folder: &Folder, command: &str, port: u16) -> Server {
+    let mut shell = folder.shell(&format!("exec {}", command.trim()));
+    let server = Server(shell.stdout(Stdio::null()).spawn().unwrap());
+    let end = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < end, "`{command}` does not answer");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    server
 }
 
 /// Starts a server and reads its first lines.

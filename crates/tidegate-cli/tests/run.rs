@@ -34,7 +34,9 @@ impl Folder {
 
     /// `tidegate run` with `arguments`; budgets are in the folder.
     fn tidegate(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        // What a shell starts in the background ignores these, and so would all of its children.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_tidegate"));
         command.arg("run").args(arguments).current_dir(&self.0).env("XDG_STATE_HOME", &self.0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use tidegate::shared::Made;
 use tidegate_http::layer::{Observed, Outcome};
 use tracing::Level;
 
@@ -49,6 +50,7 @@ pub(super) fn decision(seen: &Observed<'_>) {
         Outcome::Never => "never",
         Outcome::KeyFull => "key_full",
         Outcome::Shed => "shed",
+        Outcome::Unanswered => "unanswered",
         _ => "rejected",
     };
     let limit = seen.refused_by().map(|name| &**name);
@@ -56,5 +58,6 @@ pub(super) fn decision(seen: &Observed<'_>) {
     let key = binding.map(|seen| seen.key.to_string());
     let wait_ms = binding.and_then(|seen| seen.decision.retry_after()).map(|wait| wait.as_millis());
     let wait_ms = wait_ms.and_then(|wait| u64::try_from(wait).ok());
-    tracing::debug!(outcome, limit, key, wait_ms, "request refused");
+    let made = seen.made().map(Made::name);
+    tracing::debug!(outcome, limit, key, wait_ms, made, "request refused");
 }

@@ -5,4 +5,8 @@ mod admin;
 mod hammer;
 mod limits;
 mod process;
+#[path = "../../../tidegate-redis/tests/harness/server.rs"]
+#[expect(dead_code, reason = "the tests of the store use all of it")]
+mod redis_server;
 mod rough;
+mod shared;

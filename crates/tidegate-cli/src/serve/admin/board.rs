@@ -12,6 +12,7 @@ use super::meter::{LimitMeter, Meter};
 use crate::check::described;
 use crate::limits::FileLimit;
 use crate::serve::reload::Reloads;
+use crate::serve::store::SharedStore;
 
 /// How long the fullness of the tables is believed, at least.
 const STATS_AGE: Duration = Duration::from_secs(1);
@@ -26,6 +27,8 @@ pub(in crate::serve) struct Board {
     pub(super) started_at: SystemTime,
     pub(super) meter: Meter,
     pub(super) reloads: Arc<Reloads>,
+    /// Who decides, if not this process.
+    pub(super) store: Option<SharedStore>,
     shown: Mutex<Arc<[Shown]>>,
     /// Once it is built, which takes the observer of this board.
     layer: OnceLock<RateLimit>,
@@ -53,12 +56,13 @@ struct Walk {
 }
 
 impl Board {
-    pub(in crate::serve) fn new(reloads: Arc<Reloads>) -> Self {
+    pub(in crate::serve) fn new(reloads: Arc<Reloads>, store: Option<SharedStore>) -> Self {
         Self {
             started: Instant::now(),
             started_at: SystemTime::now(),
             meter: Meter::new(),
             reloads,
+            store,
             shown: Mutex::new(Arc::from([])),
             layer: OnceLock::new(),
             draining: AtomicBool::new(false),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::Decision;
+use tidegate::shared::Made;
 use tidegate_http::layer::{Key, Observed, Outcome, SeenLimit};
 
 use super::series::{Series, Tally};
@@ -31,7 +32,8 @@ pub(super) const TOOK_NS: [u64; 13] = [
 ];
 
 /// What requests can become, as labels and in this order.
-pub(super) const OUTCOMES: [&str; 6] = ["allowed", "queued", "rejected", "never", "key_full", "shed"];
+pub(super) const OUTCOMES: [&str; 7] =
+    ["allowed", "queued", "rejected", "never", "key_full", "shed", "unanswered"];
 
 /// What a limit can say of a request, as labels and in this order.
 pub(super) const DECISIONS: [&str; 4] = ["allowed", "rejected", "never", "refused_elsewhere"];
@@ -51,6 +53,8 @@ pub(super) struct Meter {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Requests {
     pub(super) outcomes: [u64; OUTCOMES.len()],
+    /// How shared buckets decided, in the order of [`Made::ALL`].
+    pub(super) made: [u64; Made::ALL.len()],
     /// How many took at most each of [`TOOK_NS`] and more than the one before; the last took longer than all of them.
     pub(super) took: [u64; TOOK_NS.len() + 1],
     pub(super) took_ns: u64,
@@ -87,14 +91,20 @@ impl Meter {
     /// Counts a decision, in `limits` in their order.
     pub(super) fn count(&self, limits: &[Arc<LimitMeter>], seen: &Observed<'_>) {
         let outcome = seen.outcome();
+        let made = seen.made().and_then(|made| Made::ALL.iter().position(|one| *one == made));
         let took_ns = u64::try_from(seen.took().as_nanos()).unwrap_or(u64::MAX);
         self.parts.write(|requests| {
             requests.outcomes[index(outcome)] += 1;
+            if let Some(made) = made {
+                requests.made[made] += 1;
+            }
             requests.took[TOOK_NS.partition_point(|bound| *bound < took_ns)] += 1;
             requests.took_ns = requests.took_ns.saturating_add(took_ns);
         });
-        for (meter, limit) in limits.iter().zip(seen.limits()) {
-            meter.count(&limit, outcome.is_allowed(), self.hasher.hash_one(limit.key));
+        for limit in seen.limits() {
+            if let Some(meter) = limits.iter().find(|meter| *meter.name == **limit.name) {
+                meter.count(&limit, outcome.is_allowed(), self.hasher.hash_one(limit.key));
+            }
         }
     }
 
@@ -103,6 +113,7 @@ impl Meter {
         let mut total = Requests::default();
         self.parts.read(|part| {
             add(&mut total.outcomes, &part.outcomes);
+            add(&mut total.made, &part.made);
             add(&mut total.took, &part.took);
             total.took_ns = total.took_ns.saturating_add(part.took_ns);
         });
@@ -215,6 +226,7 @@ const fn index(outcome: Outcome) -> usize {
         Outcome::Never => 3,
         Outcome::KeyFull => 4,
         Outcome::Shed => 5,
+        Outcome::Unanswered => 6,
         // And whatever else refuses.
         _ => 2,
     }

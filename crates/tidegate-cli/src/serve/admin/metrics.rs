@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::shared::Made;
+
 use super::board::{Board, Shown};
 use super::meter::{DECISIONS, OUTCOMES, TOOK_NS};
 use super::state::{mode, unix};
@@ -34,6 +36,19 @@ pub(super) fn text(board: &Board) -> String {
     text.family("tidegate_reloads_total", "counter", "How often the limits file was read again.");
     for (result, count) in [("ok", &board.reloads.ok), ("failed", &board.reloads.failed)] {
         text.sample("tidegate_reloads_total", &[("result", result)], count.load(Ordering::Relaxed));
+    }
+
+    if let Some(store) = &board.store {
+        text.family("tidegate_decisions_made_total", "counter", "Requests by how they were decided.");
+        for (made, count) in Made::ALL.iter().zip(requests.made) {
+            text.sample("tidegate_decisions_made_total", &[("made", made.name())], count);
+        }
+        text.family(
+            "tidegate_store_connected",
+            "gauge",
+            "1 while there is a connection to the store, else 0.",
+        );
+        text.sample("tidegate_store_connected", &[], u8::from(store.is_connected()));
     }
 
     let name = "tidegate_decision_seconds";

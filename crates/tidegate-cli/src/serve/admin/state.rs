@@ -41,6 +41,7 @@ struct Outcomes {
     never: u64,
     key_full: u64,
     shed: u64,
+    unanswered: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -110,7 +111,7 @@ impl State {
     pub(super) fn of(board: &Board, listen: SocketAddr) -> Self {
         let counts = board.layer().map(tidegate_http::RateLimit::counts).unwrap_or_default();
         let requests = board.meter.total();
-        let [allowed, queued, rejected, never, key_full, shed] = requests.outcomes;
+        let [allowed, queued, rejected, never, key_full, shed, unanswered] = requests.outcomes;
         let took = |percent| requests.took_at_most(percent).map(|took| took.as_nanos());
         let stats = board.stats();
         let stats = |name: &str| stats.iter().find(|(other, _)| **other == *name).map(|(_, stats)| *stats);
@@ -121,7 +122,7 @@ impl State {
             status: if board.is_draining() { "draining" } else { "ready" },
             now_unix_ms: unix(SystemTime::now()).as_millis(),
             uptime_ms: board.started.elapsed().as_millis(),
-            requests: Outcomes { allowed, queued, rejected, never, key_full, shed },
+            requests: Outcomes { allowed, queued, rejected, never, key_full, shed, unanswered },
             in_flight: counts.in_flight,
             waiting: counts.waiting,
             decision_p50_ns: took(50),

@@ -39,7 +39,7 @@ async function poll() {
 function show(state) {
   const { requests } = state;
   const allowed = requests.allowed + requests.queued;
-  const rejected = requests.rejected + requests.never + requests.key_full + requests.shed;
+  const rejected = requests.rejected + requests.never + requests.key_full + requests.shed + requests.unanswered;
   say(at("status"), state.status);
   at("status").className = `status ${state.status}`;
   const reloads = state.reloads.ok + state.reloads.failed > 0
