@@ -48,6 +48,7 @@
 
 mod body;
 mod build;
+mod check;
 mod desk;
 mod key;
 mod limit;
@@ -79,6 +80,7 @@ use tower_service::Service;
 
 pub use body::RateLimitBody;
 pub use build::{IntoAlgorithm, RateLimitBuilder, RateLimitError, RequestLimit};
+pub use check::{Charged, CheckError, Checked, CheckedLimit, Take};
 use desk::{Alone, Ask, Charges, Decided, Desk, Verdict};
 pub use key::{Key, KeyBy, RequestHead};
 pub use observe::{Observed, Outcome, SeenLimit};
@@ -398,11 +400,18 @@ impl ChargedBy {
         Self { shared: Arc::clone(shared), desk: Arc::downgrade(desk) }
     }
 
+    /// The limits that charged it, if they are in force still.
+    fn in_force(&self) -> Option<Arc<Desk>> {
+        let desk = self.shared.desk.load_full();
+        std::ptr::eq(self.desk.as_ptr(), Arc::as_ptr(&desk)).then_some(desk)
+    }
+
     /// Takes back what a request was charged that nobody has served, if the limits are still those that charged it.
     fn not_served(&self, charges: Charges) {
-        let desk = self.shared.desk.load();
-        let is_in_force = std::ptr::eq(self.desk.as_ptr(), Arc::as_ptr(&desk));
-        desk.not_served(if is_in_force { charges } else { Charges::new() });
+        match self.in_force() {
+            Some(desk) => desk.not_served(charges),
+            None => self.shared.desk.load().not_served(Charges::new()),
+        }
     }
 }
 

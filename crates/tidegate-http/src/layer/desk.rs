@@ -75,6 +75,7 @@ impl Counters {
 }
 
 /// What one request asks of one limit.
+#[derive(Debug, Clone)]
 pub(super) struct Ask<'a> {
     pub(super) key: Key<'a>,
     /// Which of the limit's quotas its key has.
@@ -103,6 +104,7 @@ pub(super) struct Alone {
 pub(super) type Charges = Vec<(usize, Receipt)>;
 
 /// The answer to one request.
+#[derive(Debug)]
 pub(super) struct Verdict {
     /// What is to be said of each limit.
     pub(super) shown: Vec<Shown>,
@@ -141,7 +143,15 @@ impl Verdict {
         self.answer.decision.is_allowed() && self.full.is_none()
     }
 
-    fn outcome(&self) -> Outcome {
+    /// When the shared buckets will be tried again, if that is why it is refused.
+    pub(super) const fn unanswered(&self) -> Option<Duration> {
+        match self.full {
+            Some(Full::Unanswered(wait)) => Some(wait),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn outcome(&self) -> Outcome {
         match (self.full, self.answer.decision) {
             (Some(Full::Server), _) => Outcome::Shed,
             (Some(Full::Unanswered(_)), _) => Outcome::Unanswered,
@@ -304,7 +314,7 @@ impl Desk {
         self.take_back(charges);
     }
 
-    fn take_back(&self, charges: Charges) {
+    pub(super) fn take_back(&self, charges: Charges) {
         for (limit, receipt) in charges {
             self.limits[limit].refund(receipt);
         }

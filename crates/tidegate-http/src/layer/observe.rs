@@ -53,11 +53,12 @@ pub struct Observed<'a> {
     how: Option<How<'a>>,
 }
 
-/// How shared buckets decided.
+/// How some of the limits, or shared buckets, decided.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How<'a> {
-    pub(super) made: Made,
-    /// What each of them said; empty if they were not asked.
+    /// `None` if the tables of this process did.
+    pub(super) made: Option<Made>,
+    /// What each limit said; empty if none was asked.
     pub(super) each: &'a [Option<Told>],
 }
 
@@ -116,14 +117,17 @@ impl<'a> Observed<'a> {
     /// How it was made, if the layer has [shared buckets](super::RateLimitBuilder::shared).
     #[must_use]
     pub fn made(&self) -> Option<Made> {
-        Some(self.how?.made)
+        self.how?.made
     }
 
-    /// The limits, in the order in which they were added; with shared buckets those whose buckets said something.
+    /// The limits, in the order in which they were added; with shared buckets those whose buckets said something, and of a
+    /// [check](super::RateLimit::check) those that it named.
     pub fn limits(&self) -> impl Iterator<Item = SeenLimit<'a>> + use<'a> {
         let how = self.how;
         let is_known = move |limit: usize| {
-            how.is_none_or(|how| how.made == Made::Local || how.each.get(limit).is_some_and(Option::is_some))
+            how.is_none_or(|how| {
+                how.made == Some(Made::Local) || how.each.get(limit).is_some_and(Option::is_some)
+            })
         };
         let limits = self.desk.limits.iter().zip(self.asks).zip(self.decisions).enumerate();
         let known = limits.filter(move |(limit, _)| is_known(*limit));

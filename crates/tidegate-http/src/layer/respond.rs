@@ -71,8 +71,16 @@ struct More {
 }
 
 impl Stamp {
-    pub(super) fn apply<B>(self, response: &mut Response<B>) {
-        let headers = response.headers_mut();
+    pub(super) fn apply<B>(mut self, response: &mut Response<B>) {
+        let shadow = self.more.as_mut().and_then(|more| more.shadow.take());
+        self.apply_to(response.headers_mut());
+        if let Some(shadow) = shadow {
+            response.extensions_mut().insert(shadow);
+        }
+    }
+
+    /// Only the fields.
+    pub(super) fn apply_to(self, headers: &mut HeaderMap) {
         if let Some((policy, state)) = self.fields {
             // They are lists: what another layer further in has said of its limits holds as well.
             headers.append(RATE_LIMIT_POLICY, policy);
@@ -84,9 +92,6 @@ impl Stamp {
         {
             let names = [X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET];
             headers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
-        }
-        if let Some(shadow) = more.shadow {
-            response.extensions_mut().insert(shadow);
         }
     }
 }
@@ -153,6 +158,17 @@ impl Desk {
         let shadow = shadow.map(|limit| ShadowRejection { limit: Arc::clone(&self.limits[limit].name) });
         let has_more = legacy.is_some() || shadow.is_some();
         Stamp { fields, more: has_more.then(|| Box::new(More { legacy, shadow })) }
+    }
+
+    /// As [`Self::stamp`], and of the limits that are named only.
+    pub(super) fn stamp_named(&self, verdict: &Verdict, named: impl Fn(usize) -> bool) -> Stamp {
+        let stamp = self.stamp(verdict);
+        let tier = |limit: usize| verdict.shown.get(limit).map_or(0, |shown| shown.tier);
+        let items = self.limits.iter().enumerate().filter(|(limit, _)| named(*limit));
+        let items: Vec<_> = items.filter_map(|(limit, entry)| entry.policy_item(tier(limit))).collect();
+        let policy = write_policy(&items).ok().filter(|_| !items.is_empty());
+        let fields = stamp.fields.and_then(|(_, state)| Some((policy?, state)));
+        Stamp { fields, ..stamp }
     }
 
     fn legacy(&self, limit: usize, shown: Option<&Shown>) -> Option<[u64; 3]> {

@@ -29,7 +29,7 @@ pub(super) struct Sharing {
 }
 
 /// What is assumed of a bucket that was not asked: that it does not bind.
-const UNKNOWN: Decision =
+pub(super) const UNKNOWN: Decision =
     Decision::Allowed { start_after: Duration::ZERO, remaining: u64::MAX, reset_after: Duration::ZERO };
 
 impl Sharing {
@@ -120,22 +120,27 @@ impl Desk {
         asks.iter().map(|ask| Shown { tier: ask.tier, ..Shown::default() }).collect()
     }
 
-    /// The verdict on what the buckets said.
-    fn told(&self, asks: &[Ask<'_>], each: &[Option<Told>]) -> Verdict {
+    /// The verdict on what the buckets said. `peek` decides another cost in one of the limits at the same time.
+    pub(super) fn told(
+        &self,
+        asks: &[Ask<'_>],
+        each: &[Option<Told>],
+        peek: impl Fn(usize, u64) -> Option<Decision>,
+    ) -> Verdict {
         let decisions: Vec<Decision> =
             each.iter().map(|told| told.map_or(UNKNOWN, |told| told.decision)).collect();
         let mut verdict = Verdict::of(self.combine(&decisions), asks);
         if self.shows() {
             let is_charged = verdict.answer.decision.is_allowed();
-            let limits = self.limits.iter().zip(asks).zip(each);
-            let shown = limits.map(|((entry, ask), told)| {
+            let limits = self.limits.iter().zip(asks).zip(each).enumerate();
+            let shown = limits.map(|(limit, ((entry, ask), told))| {
                 let told = told.and_then(|told| match told.decision {
                     Decision::Rejected { .. } => Some(told.decision),
                     Decision::Allowed { .. } if is_charged => Some(told.decision),
                     Decision::Allowed { .. } | Decision::Never { .. } => told.left,
                 });
-                // The buckets are token buckets, of which nothing more has to be known.
-                let shown = told.map(|told| entry.shown_by(ask, &told, |_| told));
+                let shown =
+                    told.map(|told| entry.shown_by(ask, &told, |cost| peek(limit, cost).unwrap_or(told)));
                 shown.unwrap_or(Shown { tier: ask.tier, ..Shown::default() })
             });
             verdict.shown = shown.collect();
@@ -145,7 +150,12 @@ impl Desk {
     }
 
     /// The verdict without an answer, and how it was made.
-    fn without(&self, asks: &[Ask<'_>], on_failure: OnFailure, retry_after: Duration) -> (Verdict, Made) {
+    pub(super) fn without(
+        &self,
+        asks: &[Ask<'_>],
+        on_failure: OnFailure,
+        retry_after: Duration,
+    ) -> (Verdict, Made) {
         let unknown = || {
             let nothing = self.combine(&vec![UNKNOWN; asks.len()]);
             Verdict { shown: self.unknown(asks), ..Verdict::of(nothing, asks) }
@@ -186,7 +196,8 @@ impl Asking {
         let answered = ready!(Pin::new(&mut self.deciding).poll(context));
         let Self { desk, asks, .. } = self;
         let (mut verdict, made, each) = match answered {
-            Ok(SharedAnswer { each, made }) => (desk.told(asks, &each), made, each),
+            // They are token buckets, of which nothing more has to be known.
+            Ok(SharedAnswer { each, made }) => (desk.told(asks, &each, |_, _| None), made, each),
             Err(Unanswered { retry_after }) => {
                 let on_failure =
                     desk.sharing.as_ref().map_or(OnFailure::Closed, |sharing| sharing.on_failure);
@@ -197,7 +208,7 @@ impl Asking {
         if verdict.is_allowed() {
             (verdict.permit, verdict.free) = (self.permit.take(), self.free);
         }
-        desk.note(asks, &verdict, self.asked, Some(How { made, each: &each }));
+        desk.note(asks, &verdict, self.asked, Some(How { made: Some(made), each: &each }));
         Poll::Ready((Arc::clone(desk), verdict))
     }
 }
