@@ -259,13 +259,14 @@ async fn a_storm_never_has_more_than_the_limit() {
     let server = Server::start(&[]);
     let running = Arc::new((AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)));
     let mut callers = Vec::new();
-    let end = Instant::now() + Duration::from_millis(1500);
+    // As long as it takes to have had so many places, on a machine that is busy with other tests.
+    let (enough, end) = (300, Instant::now() + 6 * PATIENCE);
     for _ in 0..3 {
         let places = Arc::new(places(&store(&server.url()).await, 4, MINUTE));
         for _ in 0..20 {
             let (places, running) = (Arc::clone(&places), Arc::clone(&running));
             callers.push(tokio::spawn(async move {
-                while Instant::now() < end {
+                while running.2.load(Ordering::SeqCst) < enough && Instant::now() < end {
                     let Ok(place) = places.acquire("ann").await else { continue };
                     let (now, most, all) = &*running;
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -285,7 +286,7 @@ async fn a_storm_never_has_more_than_the_limit() {
     }
     let (_, most, all) = &*running;
     assert_eq!(most.load(Ordering::SeqCst), 4);
-    assert!(all.load(Ordering::SeqCst) > 200, "{all:?}");
+    assert!(all.load(Ordering::SeqCst) >= enough, "{all:?}");
     until("released", || held(&server) == 0).await;
 }
 
