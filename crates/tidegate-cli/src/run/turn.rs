@@ -11,13 +11,13 @@ use tidegate::gate::{Permit, Refused};
 use tidegate::{Budget, Decision, Gate, Quota};
 
 use crate::fault::Hint;
-use crate::store::StoreBudget;
+use crate::store::{NoPlace, StoreBudget, StorePlace, look};
 
 /// The longest sleep in one go. The runtime's clock stands still in suspend and the budget's goes on, so a wait is looked
 /// at again at least this often; asking costs some microseconds.
 const NAP: Duration = Duration::from_secs(1);
 
-/// How often a place in flight is asked for that is taken: nobody says when it becomes free.
+/// How often a place in flight of this machine is asked for that is taken: nobody says when it becomes free.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How long a person waits before they are told.
@@ -44,6 +44,7 @@ enum Source {
 pub(super) enum Held {
     Permit(Permit),
     Place(Option<Place>),
+    Shared(Option<StorePlace>),
 }
 
 /// How a wait ends.
@@ -111,12 +112,22 @@ impl Turns {
             Source::Budget { budget, .. } => {
                 let started = Instant::now();
                 match self.place(budget, started).await? {
-                    Ok(place) => self.tokens(started, place, async || Ok(budget.check_n(self.cost)?)).await,
+                    Ok(place) => {
+                        let held = Held::Place(place);
+                        self.tokens(started, held, async || Ok(budget.check_n(self.cost)?)).await
+                    }
                     Err(late) => Ok(Err(late)),
                 }
             }
             Source::Store(budget) => {
-                self.tokens(Instant::now(), None, async || Ok(budget.check(self.cost).await)).await
+                let started = Instant::now();
+                match self.shared_place(budget, started).await {
+                    Ok(place) => {
+                        let held = Held::Shared(place);
+                        self.tokens(started, held, async || Ok(budget.check(self.cost).await)).await
+                    }
+                    Err(late) => Ok(Err(late)),
+                }
             }
         }
     }
@@ -172,17 +183,45 @@ impl Turns {
         }
     }
 
+    /// As [`Self::place`], of a server.
+    async fn shared_place(&self, budget: &StoreBudget, started: Instant) -> Result<Option<StorePlace>, Late> {
+        loop {
+            let none = match budget.enter().await {
+                Ok(place) => return Ok(place),
+                Err(none) => none,
+            };
+            let waited = started.elapsed();
+            let left = self.max_wait.map_or(Duration::MAX, |max_wait| max_wait.saturating_sub(waited));
+            let wait = match (none, self.max_wait) {
+                (NoPlace::Full, Some(max_wait)) if left.is_zero() => return Err(Late::Place { max_wait }),
+                (NoPlace::Full, _) => look().min(left),
+                (NoPlace::Away(wait), Some(max_wait)) if wait > left => {
+                    return Err(Late::Turn { max_wait, wait: waited.saturating_add(wait) });
+                }
+                (NoPlace::Away(wait), _) => wait,
+            };
+            tokio::time::sleep(wait.min(NAP)).await;
+        }
+    }
+
+    /// Waits a moment until what was let go is released where others see it. To be called before the process ends.
+    pub(super) async fn finish(&self) {
+        if let Source::Store(budget) = &self.source {
+            budget.finish().await;
+        }
+    }
+
     /// Asks for the tokens until they are there.
     async fn tokens(
         &self,
         started: Instant,
-        place: Option<Place>,
+        held: Held,
         check: impl AsyncFn() -> anyhow::Result<Decision>,
     ) -> Turn {
         loop {
             let decision = check().await?;
             let wait = match decision {
-                Decision::Allowed { .. } => return Ok(Ok(Held::Place(place))),
+                Decision::Allowed { .. } => return Ok(Ok(held)),
                 Decision::Rejected { .. } => decision.retry_after().unwrap_or_default(),
                 // The quota was changed meanwhile.
                 Decision::Never { .. } => {
