@@ -156,6 +156,11 @@ impl StoreBudget {
         self.told(&self.limiter.check_n(&self.name, cost).await)
     }
 
+    /// What [`Self::check`] would answer.
+    pub(crate) async fn look(&self, cost: u64) -> Decision {
+        self.told(&self.limiter.peek(&self.name, cost).await)
+    }
+
     /// Takes a place in flight; `None` if this process did not ask for places. It does not wait for one that is taken.
     pub(crate) async fn enter(&self) -> Result<Option<StorePlace>, NoPlace> {
         let Some(places) = &self.places else { return Ok(None) };
@@ -193,9 +198,9 @@ impl StoreBudget {
         self.blocking(self.check(cost))
     }
 
-    /// What [`Self::check_blocking`] would answer.
+    /// As [`Self::look`].
     pub(crate) fn look_blocking(&self, cost: u64) -> Decision {
-        self.told(&self.blocking(self.limiter.peek(&self.name, cost)))
+        self.blocking(self.look(cost))
     }
 
     /// As [`Self::enter`].

@@ -111,24 +111,18 @@ impl Turns {
             }
             Source::Budget { budget, .. } => {
                 let started = Instant::now();
-                match self.place(budget, started).await? {
-                    Ok(place) => {
-                        let held = Held::Place(place);
-                        self.tokens(started, held, async || Ok(budget.check_n(self.cost)?)).await
-                    }
-                    Err(late) => Ok(Err(late)),
-                }
+                let place = match self.place(budget, started).await? {
+                    Ok(place) => place,
+                    Err(late) => return Ok(Err(late)),
+                };
+                let tokens = self.tokens(started, async || Ok(budget.check_n(self.cost)?)).await?;
+                Ok(tokens.map(|()| Held::Place(place)))
             }
-            Source::Store(budget) => {
-                let started = Instant::now();
-                match self.shared_place(budget, started).await {
-                    Ok(place) => {
-                        let held = Held::Shared(place);
-                        self.tokens(started, held, async || Ok(budget.check(self.cost).await)).await
-                    }
-                    Err(late) => Ok(Err(late)),
-                }
+            Source::Store(budget) if budget.max_in_flight().is_none() => {
+                let tokens = self.tokens(Instant::now(), async || Ok(budget.check(self.cost).await)).await?;
+                Ok(tokens.map(|()| Held::Shared(None)))
             }
+            Source::Store(budget) => self.shared(budget).await,
         }
     }
 
@@ -183,6 +177,27 @@ impl Turns {
         }
     }
 
+    /// A place and the tokens of a server, both or neither.
+    ///
+    /// Without tokens the place is given back at once, and they are waited for without it: on other machines somebody may wait
+    /// for a place, and would otherwise find one only in the instant between two commands of this run.
+    async fn shared(&self, budget: &StoreBudget) -> Turn {
+        let started = Instant::now();
+        loop {
+            let place = match self.shared_place(budget, started).await {
+                Ok(place) => place,
+                Err(late) => return Ok(Err(late)),
+            };
+            if budget.check(self.cost).await.is_allowed() {
+                return Ok(Ok(Held::Shared(place)));
+            }
+            drop(place);
+            if let Err(late) = self.tokens(started, async || Ok(budget.look(self.cost).await)).await? {
+                return Ok(Err(late));
+            }
+        }
+    }
+
     /// As [`Self::place`], of a server.
     async fn shared_place(&self, budget: &StoreBudget, started: Instant) -> Result<Option<StorePlace>, Late> {
         loop {
@@ -215,13 +230,12 @@ impl Turns {
     async fn tokens(
         &self,
         started: Instant,
-        held: Held,
-        check: impl AsyncFn() -> anyhow::Result<Decision>,
-    ) -> Turn {
+        ask: impl AsyncFn() -> anyhow::Result<Decision>,
+    ) -> anyhow::Result<Result<(), Late>> {
         loop {
-            let decision = check().await?;
+            let decision = ask().await?;
             let wait = match decision {
-                Decision::Allowed { .. } => return Ok(Ok(held)),
+                Decision::Allowed { .. } => return Ok(Ok(())),
                 Decision::Rejected { .. } => decision.retry_after().unwrap_or_default(),
                 // The quota was changed meanwhile.
                 Decision::Never { .. } => {

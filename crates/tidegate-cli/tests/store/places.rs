@@ -20,10 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a place of a process that died is taken, as `--help` says.
 const TTL: Duration = Duration::from_secs(15);
 
+/// What is said when the server did not answer within 50 ms.
+const LATE: &str = "does not answer; calls wait or are refused";
+
 /// A budget with many tokens and some places.
 struct Budget {
     server: Server,
     url: String,
+    limit: &'static str,
     places: &'static str,
 }
 
@@ -31,11 +35,11 @@ impl Budget {
     fn new(places: &'static str) -> Self {
         let server = Server::start(&[]);
         let url = format!("{}#jobs", server.url());
-        Self { server, url, places }
+        Self { server, url, limit: "1000/s", places }
     }
 
     fn flags<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
-        let own = ["--budget", &self.url, "--limit", "1000/s", "--max-in-flight", self.places];
+        let own = ["--budget", &self.url, "--limit", self.limit, "--max-in-flight", self.places];
         let how: &[&str] =
             if more.contains(&"--without-store") { &[] } else { &["--without-store", "closed"] };
         [&own, how, more].concat()
@@ -49,9 +53,15 @@ impl Budget {
         run
     }
 
-    /// The exit code of a run that does not wait.
-    fn at_once(&self) -> (i32, String) {
-        told(&self.run(&["--max-wait", "0s"], &["true"]).output().unwrap())
+    /// The end of a run that does not wait.
+    fn at_once(&self, command: &[&str]) -> (i32, String) {
+        loop {
+            let output = self.run(&["--max-wait", "0s"], command).output().unwrap();
+            // On a machine with much to do, an answer of the server can come too late.
+            if output.status.code() != Some(75) || !String::from_utf8_lossy(&output.stderr).contains(LATE) {
+                return told(&output);
+            }
+        }
     }
 
     fn agent(&self, more: &[&str]) -> Client {
@@ -85,8 +95,11 @@ fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The exit code and stderr, without what is said of a server that answers late.
 fn told(output: &Output) -> (i32, String) {
-    (output.status.code().unwrap_or(-1), String::from_utf8(output.stderr.clone()).unwrap())
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    let lines = stderr.lines().filter(|line| !line.contains(LATE) && !line.ends_with("answers again"));
+    (output.status.code().unwrap_or(-1), lines.map(|line| format!("{line}\n")).collect())
 }
 
 /// A run whose command has started, and ends when its stdin is closed.
@@ -120,8 +133,15 @@ fn peak(log: &Path) -> (i32, usize) {
     (running.max().unwrap(), events.len())
 }
 
-fn is_full(answer: &Value) -> bool {
-    answer["result"]["_meta"][META]["reason"] == "in-flight"
+/// The answer to a call that finds no place.
+fn refused_for_places(agent: &mut Client) -> Value {
+    let mut answer = Value::Null;
+    until(|| {
+        answer = agent.ask(&call("full", "echo"));
+        assert!(!is_allowed(&answer), "{answer}");
+        answer["result"]["_meta"][META]["reason"] == "in-flight"
+    });
+    answer
 }
 
 #[test]
@@ -146,7 +166,7 @@ fn commands_of_two_runs_are_never_more_at_once_than_there_are_places() {
 fn a_run_that_ends_or_is_told_to_leaves_no_place_behind() {
     let budget = Budget::new("1");
     let mut first = holding(&budget);
-    let (code, text) = budget.at_once();
+    let (code, text) = budget.at_once(&["true"]);
     assert!(code == 75 && text.contains("as many commands ran all the time as may"), "{code} {text}");
     // One that waits for a place, and is told to end.
     let before = budget.scripts();
@@ -167,29 +187,40 @@ fn a_run_that_ends_or_is_told_to_leaves_no_place_behind() {
 }
 
 #[test]
-fn a_place_without_tokens_is_given_back() {
-    let mut budget = Budget::new("1");
-    budget.url = budget.url.replace("#jobs", "#slow");
-    let flags =
-        ["--budget", &budget.url, "--limit", "1 per 1h", "--max-in-flight", "1", "--without-store", "closed"];
-    let run = |more: &[&str]| {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        run.arg("run").args(flags).args(more).args(["--", "true"]).stderr(Stdio::piped());
-        run.spawn().unwrap()
-    };
-    let held = || -> u64 {
-        let key = "{tidegate:budget:slow}::places";
-        redis::cmd("ZCARD").arg(key).query(&mut budget.server.connection()).unwrap()
-    };
-    assert_eq!(run(&[]).wait().unwrap().code(), Some(0));
-    let late = told(&run(&["--max-wait", "1s"]).wait_with_output().unwrap());
+fn who_waits_for_tokens_keeps_no_place_from_others() {
+    let budget = Budget { limit: "4 per 1h", ..Budget::new("1") };
+    assert_eq!(budget.at_once(&["true"]), (0, String::new()));
+    let late = told(&budget.run(&["--cost", "4", "--max-wait", "1s"], &["true"]).output().unwrap());
     assert!(late.0 == 75 && late.1.contains("it would have been a wait of"), "{late:?}");
-    assert_eq!(held(), 0);
-    let waiting = run(&[]);
-    until(|| held() == 1);
+    let before = budget.scripts();
+    let waiting = budget.run(&["--cost", "4"], &["true"]).spawn().unwrap();
+    until(|| budget.scripts() >= before + 4);
+    budget.until_held(0);
+    assert_eq!(budget.at_once(&["true"]), (0, String::new()), "a token and a place are there");
     signal(&waiting, "INT");
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), None);
-    assert_eq!(held(), 0);
+    assert_eq!(budget.held(), 0);
+}
+
+#[test]
+fn runs_that_wait_for_tokens_take_turns() {
+    // One place, and tokens that come more slowly than commands end.
+    let budget = Budget { limit: "20/s", ..Budget::new("1") };
+    let log = client::file("turns.log");
+    let script = format!("echo {{}} >> {}", log.display());
+    let runs = ["a", "b"].map(|name| {
+        let mut run = budget.run(&["--each", "--burst", "1"], &["sh", "-c", &script]).spawn().unwrap();
+        run.stdin.take().unwrap().write_all(format!("{name}\n").repeat(40).as_bytes()).unwrap();
+        run
+    });
+    for run in runs {
+        assert_eq!(told(&run.wait_with_output().unwrap()), (0, String::new()));
+    }
+    let order: Vec<String> = fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(order.len(), 80);
+    let of_first = order[..40].iter().filter(|name| **name == order[0]).count();
+    println!("of the first 40 turns, {of_first} were of one run");
+    assert!(of_first < 40, "one had all turns until it was done: {order:?}");
 }
 
 #[test]
@@ -197,9 +228,11 @@ fn the_place_of_a_killed_run_is_free_after_its_time_to_live() {
     let budget = Budget::new("1");
     let mut killed = holding(&budget);
     // Its command lives on, as it does with a budget of one machine.
+    let stdin = killed.stdin.take();
     killed.kill().unwrap();
+    killed.wait().unwrap();
     let start = Instant::now();
-    assert_eq!(budget.at_once().0, 75);
+    assert_eq!(budget.at_once(&["true"]).0, 75);
     let scripts = budget.scripts();
     let next = told(&budget.run(&["--max-wait", "20s"], &["true"]).output().unwrap());
     assert_eq!(next, (0, String::new()));
@@ -211,7 +244,7 @@ fn the_place_of_a_killed_run_is_free_after_its_time_to_live() {
         Duration::from_millis(50) * u32::try_from(asked).unwrap() < waited + Duration::from_secs(1),
         "{asked}"
     );
-    drop(killed.stdin.take());
+    drop(stdin);
 }
 
 #[test]
@@ -245,13 +278,9 @@ fn a_gate_that_ends_and_a_call_that_is_cancelled_leave_no_place_behind() {
     one.say(&call(1, "silent"));
     budget.until_held(1);
     let mut two = budget.agent(&["--max-wait", "5s"]);
-    let refused = {
-        let mut three = budget.agent(&["--max-wait", "0s"]);
-        let refused = three.ask(&call(1, "echo"));
-        assert_eq!(three.end().code, 0);
-        refused
-    };
-    assert!(is_full(&refused), "{refused}");
+    let mut three = budget.agent(&["--max-wait", "0s"]);
+    let refused = refused_for_places(&mut three);
+    assert_eq!(three.end().code, 0);
     let text = refused["result"]["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("(jobs: 1 in flight)"), "{text}");
     two.say(&call(1, "echo"));
@@ -265,7 +294,7 @@ fn a_gate_that_ends_and_a_call_that_is_cancelled_leave_no_place_behind() {
     one.signal("TERM");
     assert_eq!(one.ended().code, 128 + 15);
     assert_eq!(budget.held(), 0);
-    assert_eq!(budget.at_once(), (0, String::new()));
+    assert_eq!(budget.at_once(&["true"]), (0, String::new()));
     assert!(is_allowed(&two.ask(&call(2, "echo"))));
     // At the end of what the client says, one that is never answered lets go too.
     two.say(&call(3, "silent"));
@@ -282,7 +311,7 @@ fn a_gate_over_http_shares_places_with_one_over_pipes() {
     let mut agent = budget.agent(&["--max-wait", "0s"]);
     let running = proxy.open("POST", "", &call(1, "silent"));
     seen.wait_for("silent", 1);
-    assert!(is_full(&agent.ask(&call(1, "echo"))));
+    refused_for_places(&mut agent);
     drop(running);
     // What became of the call nobody knows, so its place comes free after a grace.
     budget.until_held(0);
@@ -293,7 +322,8 @@ fn a_gate_over_http_shares_places_with_one_over_pipes() {
     until(|| budget.scripts() >= before + 2);
     drop(waiting);
     assert_eq!(agent.end().code, 0);
-    assert_eq!(budget.held(), 0, "who waited and has gone took none");
+    // Who waited and has gone keeps none.
+    budget.until_held(0);
     assert!(is_allowed(&proxy.call(3, "echo")));
     let _running = proxy.open("POST", "", &call(4, "silent"));
     seen.wait_for("silent", 2);
@@ -310,7 +340,7 @@ fn without_the_server_places_are_not_counted_or_not_given_as_the_flag_says() {
     let mut budget = Budget::new("1");
     let mut agents = ["open", "closed"].map(|how| {
         let mut agent = budget.agent(&["--without-store", how, "--max-wait", "0s"]);
-        assert!(is_allowed(&agent.ask(&call(0, "echo"))), "{how}");
+        until(|| is_allowed(&agent.ask(&call(0, "echo"))));
         agent
     });
     let run = "--each --without-store open".split(' ').collect::<Vec<_>>();
@@ -319,19 +349,20 @@ fn without_the_server_places_are_not_counted_or_not_given_as_the_flag_says() {
     let mut printed = BufReader::new(run.stdout.take().unwrap()).lines();
     arguments.write_all(b"with\n").unwrap();
     assert_eq!(printed.next().unwrap().unwrap(), "with");
+    budget.until_held(0);
     // It gets no place before the server goes.
     let mut holder = budget.agent(&[]);
     holder.say(&call(1, "silent"));
     budget.until_held(1);
     let before = budget.scripts();
-    let waits = budget.run(&["--max-wait", "1s"], &["true"]).spawn().unwrap();
-    until(|| budget.scripts() > before);
+    let waits = budget.run(&["--max-wait", "3s"], &["true"]).spawn().unwrap();
+    until(|| budget.scripts() >= before + 5);
     budget.server.kill();
     arguments.write_all(b"without\nand again\n").unwrap();
     assert_eq!(printed.next().unwrap().unwrap(), "without");
     assert_eq!(printed.next().unwrap().unwrap(), "and again");
     let late = told(&waits.wait_with_output().unwrap());
-    assert!(late.0 == 75 && late.1.contains("no turn within 1s: it would have been a wait of"), "{late:?}");
+    assert!(late.0 == 75 && late.1.contains("no turn within 3s: it would have been a wait of"), "{late:?}");
     let [open, closed] = &mut agents;
     for id in 1..5 {
         assert!(is_allowed(&open.ask(&call(id, "echo"))));
@@ -347,9 +378,9 @@ fn without_the_server_places_are_not_counted_or_not_given_as_the_flag_says() {
     let (code, text) = told(&run.wait_with_output().unwrap());
     assert!(code == 0 && text.contains("calls go on without a limit"), "{code} {text}");
     let [open, closed] = agents.map(|agent| agent.end().stderr);
-    assert_eq!(open.matches("does not answer; calls go on without a limit").count(), 1, "{open}");
-    assert_eq!(closed.matches("calls wait or are refused until it does").count(), 1, "{closed}");
-    assert_eq!(closed.matches("answers again").count(), 1, "{closed}");
+    let times = |text: &str, what| text.matches(what).count();
+    assert!(open.contains("does not answer; calls go on without a limit"), "{open}");
+    assert!(times(&closed, LATE) >= 1 && times(&closed, LATE) == times(&closed, "answers again"), "{closed}");
 }
 
 #[test]
