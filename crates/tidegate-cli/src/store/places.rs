@@ -24,8 +24,8 @@ use crate::fault::warn;
 /// through a failover of a few seconds.
 const TTL: Duration = Duration::from_secs(15);
 
-/// How often a place is asked for while all are taken, on average: a waiting process costs the server ten short scripts a
-/// second. It is the same however long somebody has waited, so that all who wait are as likely to be next.
+/// How often a place is asked for while all are taken, on average: a waiting process costs the server ten to twenty short scripts
+/// a second. It is the same however long somebody has waited, so that all who wait are as likely to be next.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long others wait for a place to be released here: twice the store's deadline. What takes longer goes on beside them.
