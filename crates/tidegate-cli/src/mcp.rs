@@ -54,7 +54,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", requires = "limit", value_parser = whole, help_heading = "Limit")]
     burst: Option<u64>,
 
-    /// How many calls may run at once
+    /// How many calls may run at once; with --budget, in all that share it
+    ///
+    /// A budget on a server does not keep the number: all who share it give the same, and who gives none is not counted. What
+    /// is killed by `kill -9` there, or dies with its machine, leaves its places taken for up to 15 s.
     #[arg(long, value_name = "N", value_parser = above_zero, help_heading = "Limit")]
     max_in_flight: Option<NonZeroU64>,
 
@@ -176,10 +179,7 @@ impl Args {
         };
         let mut rules = match &self.budget {
             Some(url) if StoreBudget::is_meant(url) => {
-                if self.max_in_flight.is_some() {
-                    return Err(crate::store::no_places());
-                }
-                let budget = StoreBudget::open(url, quota, self.without_store)?;
+                let budget = StoreBudget::open(url, quota, self.max_in_flight, self.without_store)?;
                 let quota = quota.unwrap_or(budget.quota());
                 let name = budget.name().to_owned();
                 vec![Rule::of_budget(&name, quota, SharedBudget::Store(budget))]

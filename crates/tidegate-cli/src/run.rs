@@ -34,7 +34,8 @@ pub(crate) struct Args {
     /// The budget to share: a name of your own, or a path, which has a `/` in it
     ///
     /// A name is a file in $XDG_STATE_HOME/tidegate, or in ~/.local/state/tidegate. A budget that is there keeps its quota,
-    /// so --limit can be left out.
+    /// so --limit can be left out. With redis://HOST:PORT#NAME it is a bucket on a Redis or Valkey server, for several
+    /// machines.
     #[arg(long, value_name = "NAME")]
     budget: Option<OsString>,
 
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     cost: NonZeroU64,
 
     /// How many commands may run at one time; with --budget, in all shells that share it [default: 1 with --each]
+    ///
+    /// A budget on a server does not keep the number: all who share it give the same, and who gives none is not counted. What
+    /// is killed by `kill -9` there, or dies with its machine, leaves its place taken for up to 15 s.
     #[arg(long, value_name = "N", value_parser = crate::named::places)]
     max_in_flight: Option<NonZeroU64>,
 
@@ -129,13 +133,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         if let Err(fault) = args.command.first().map_or(Ok(()), program::find) {
             return Ok(fault.tell());
         }
-        if args.each {
+        let outcome = if args.each {
             let most = args.max_in_flight.map_or(1, NonZeroU64::get);
             let arguments = arguments::from_stdin(if args.null { 0 } else { b'\n' });
             each::run(&args.command, &turns, &retries, usize::try_from(most)?, arguments, signals).await
         } else {
             single::run(&args.command, &turns, &retries, signals).await
-        }
+        };
+        turns.finish().await;
+        outcome
     });
     // A thread that reads stdin, or writes to somebody who does not read, is not waited for.
     runtime.shutdown_background();
@@ -154,10 +160,7 @@ impl Args {
         let quota = if self.quota.has_rate() { Some(self.quota.quota()?) } else { None };
         let turns = match &self.budget {
             Some(url) if StoreBudget::is_meant(url) => {
-                if self.max_in_flight.is_some() && !self.each {
-                    return Err(crate::store::no_places());
-                }
-                let budget = StoreBudget::open(url, quota, self.without_store)?;
+                let budget = StoreBudget::open(url, quota, self.max_in_flight, self.without_store)?;
                 Turns::of_store(budget, self.cost.get(), self.max_wait)
             }
             Some(name) => {

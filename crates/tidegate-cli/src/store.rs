@@ -1,14 +1,21 @@
-//! A budget that several machines share: one bucket on a Redis or Valkey server, named `redis://HOST:PORT#NAME`.
+//! A budget that several machines share: one bucket on a Redis or Valkey server, and places in flight beside it, named
+//! `redis://HOST:PORT#NAME`.
+
+mod places;
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tidegate::{Decision, Quota};
 use tidegate_redis::{Answer, Made, OnFailure, SharedLimiter, Store};
 use tokio::runtime::{Builder, Handle};
 
+use self::places::{Entered, StorePlaces};
+pub(crate) use self::places::{StorePlace, look};
 use crate::fault::{Hint, warn};
 
 /// What all budgets are limits of, in the names of the keys.
@@ -50,17 +57,32 @@ pub(crate) fn url_and_name(text: &str) -> Option<(&str, &str)> {
     text.split_once('#').filter(|(_, name)| !name.is_empty())
 }
 
-/// A bucket on a server.
+/// For what the store did not answer the last time: the bits of [`StoreBudget::away`].
+const TOKENS: u8 = 1;
+const PLACES: u8 = 2;
+
+/// A bucket on a server, and perhaps places in flight.
 pub(crate) struct StoreBudget {
     limiter: SharedLimiter,
+    /// `None` if this process did not ask for places. Then it is not counted by the others.
+    places: Option<StorePlaces>,
     /// What tells it from other budgets on the server.
     name: String,
     /// The runtime of the connection. It lives as long as the process.
     runtime: Handle,
     quota: Quota,
     without: WithoutStore,
-    /// Whether the store did not answer the last time.
-    is_away: AtomicBool,
+    /// For what the store did not answer the last time.
+    away: AtomicU8,
+}
+
+/// Why there is no place in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// All are taken.
+    Full,
+    /// The store does not answer, and nothing goes on without it; when it is tried again.
+    Away(Duration),
 }
 
 impl StoreBudget {
@@ -77,6 +99,7 @@ impl StoreBudget {
     pub(crate) fn open(
         url: &OsStr,
         quota: Option<Quota>,
+        max_in_flight: Option<NonZeroU64>,
         without: Option<WithoutStore>,
     ) -> anyhow::Result<Self> {
         let (server, name) = url.to_str().and_then(url_and_name).ok_or_else(|| {
@@ -110,10 +133,13 @@ impl StoreBudget {
         };
         let limiter = store.limiter(LIMITER, quota, on_failure)?;
         let handle = runtime.handle().clone();
+        let places = max_in_flight
+            .map(|limit| StorePlaces::new(&store, name, limit, without, handle.clone()))
+            .transpose()?;
         // A runtime must not be dropped by a thread of another.
         std::mem::forget(runtime);
-        let is_away = AtomicBool::new(false);
-        Ok(Self { limiter, name: name.to_owned(), runtime: handle, quota, without, is_away })
+        let away = AtomicU8::new(0);
+        Ok(Self { limiter, places, name: name.to_owned(), runtime: handle, quota, without, away })
     }
 
     /// What tells it from other budgets.
@@ -130,39 +156,92 @@ impl StoreBudget {
         self.told(&self.limiter.check_n(&self.name, cost).await)
     }
 
-    /// As [`Self::check`], and stops the thread until then. From a task it must be one of a runtime with several threads.
-    pub(crate) fn check_blocking(&self, cost: u64) -> Decision {
-        tokio::task::block_in_place(|| self.runtime.block_on(self.check(cost)))
+    /// What [`Self::check`] would answer.
+    pub(crate) async fn look(&self, cost: u64) -> Decision {
+        self.told(&self.limiter.peek(&self.name, cost).await)
     }
 
-    /// What [`Self::check_blocking`] would answer.
+    /// Takes a place in flight; `None` if this process did not ask for places. It does not wait for one that is taken.
+    pub(crate) async fn enter(&self) -> Result<Option<StorePlace>, NoPlace> {
+        let Some(places) = &self.places else { return Ok(None) };
+        let (entered, is_away) = match places.enter().await {
+            Entered::Place(place) => {
+                let is_away = place.is_uncounted();
+                (Ok(Some(place)), is_away)
+            }
+            Entered::Full => (Err(NoPlace::Full), false),
+            Entered::Away(retry_after) => (Err(NoPlace::Away(retry_after)), true),
+        };
+        self.note(PLACES, is_away);
+        entered
+    }
+
+    /// For how long it is no use to ask for a place; `None` if there may be one.
+    pub(crate) fn full_for(&self) -> Option<Duration> {
+        self.places.as_ref().and_then(StorePlaces::full_for)
+    }
+
+    /// How many calls may run at once, if that is limited.
+    pub(crate) fn max_in_flight(&self) -> Option<u64> {
+        self.places.as_ref().map(StorePlaces::limit)
+    }
+
+    /// Waits a moment until the places are released that were let go. To be called before the process ends.
+    pub(crate) async fn finish(&self) {
+        if let Some(places) = &self.places {
+            places.finish().await;
+        }
+    }
+
+    /// As [`Self::check`], and stops the thread until then, as do those below.
+    pub(crate) fn check_blocking(&self, cost: u64) -> Decision {
+        self.blocking(self.check(cost))
+    }
+
+    /// As [`Self::look`].
     pub(crate) fn look_blocking(&self, cost: u64) -> Decision {
-        let answer =
-            tokio::task::block_in_place(|| self.runtime.block_on(self.limiter.peek(&self.name, cost)));
-        self.told(&answer)
+        self.blocking(self.look(cost))
+    }
+
+    /// As [`Self::enter`].
+    pub(crate) fn enter_blocking(&self) -> Result<Option<StorePlace>, NoPlace> {
+        self.blocking(self.enter())
+    }
+
+    /// As [`Self::finish`].
+    pub(crate) fn finish_blocking(&self) {
+        self.blocking(self.finish());
+    }
+
+    /// From a task it must be one of a runtime with several threads.
+    fn blocking<T>(&self, future: impl Future<Output = T>) -> T {
+        tokio::task::block_in_place(|| self.runtime.block_on(future))
+    }
+
+    fn told(&self, answer: &Answer) -> Decision {
+        self.note(TOKENS, matches!(answer.made, Made::Open | Made::Closed));
+        answer.decision
     }
 
     /// Says once when the store goes away, and once when it is back.
-    fn told(&self, answer: &Answer) -> Decision {
-        let is_away = matches!(answer.made, Made::Open | Made::Closed);
-        if self.is_away.swap(is_away, Ordering::Relaxed) != is_away {
-            let what = match (is_away, self.without) {
-                (false, _) => "answers again",
-                (true, WithoutStore::Open) => "does not answer; calls go on without a limit",
-                (true, WithoutStore::Closed) => "does not answer; calls wait or are refused until it does",
-            };
-            warn(&format!("the server of the budget `{}` {what}", self.name));
+    fn note(&self, what: u8, is_away: bool) {
+        let (before, after) = if is_away {
+            let before = self.away.fetch_or(what, Ordering::Relaxed);
+            (before, before | what)
+        } else {
+            let before = self.away.fetch_and(!what, Ordering::Relaxed);
+            (before, before & !what)
+        };
+        if (before == 0) == (after == 0) {
+            return;
         }
-        answer.decision
+        let what = match (after != 0, self.without) {
+            (false, _) => "answers again",
+            (true, WithoutStore::Open) => "does not answer; calls go on without a limit",
+            (true, WithoutStore::Closed) => "does not answer; calls wait or are refused until it does",
+        };
+        warn(&format!("the server of the budget `{}` {what}", self.name));
     }
-}
-
-/// The fault of a number of places for a budget that has none.
-pub(crate) fn no_places() -> anyhow::Error {
-    Hint::error(
-        "--max-in-flight is not kept by a server",
-        "leave it out, or name a budget of this machine; `max_in_flight` in a limits file holds for one process",
-    )
 }
 
 impl fmt::Debug for StoreBudget {

@@ -93,7 +93,7 @@ fn words(asked: &Asked, rule: Option<&Rule>, why: Why, waited: Duration, seconds
             format!("The service behind {tool} has asked for a pause. Not executed{held}. {again}")
         }
         Why::NoPlace => {
-            let places = rule.and_then(|rule| rule.max_in_flight);
+            let places = rule.and_then(Rule::places);
             let places = places.map_or_else(|| limit.clone(), |max| format!("{name}: {max} in flight"));
             format!("Too many calls run at once for {tool} ({places}). Not executed{held}. {again}")
         }

@@ -226,7 +226,7 @@ impl<R: Clone> Desk<R> {
         Some(answer::unserved(asked, Gone::Server))
     }
 
-    /// Writes down what still runs, and tells what happened.
+    /// Writes down what still runs, gives back its places, and tells what happened: the end.
     pub(crate) fn finish(&mut self) -> Option<String> {
         let mut open: Vec<Running> = std::mem::take(&mut self.places)
             .into_values()
@@ -239,6 +239,7 @@ impl<R: Clone> Desk<R> {
         for running in open {
             self.ended(&running, Decision::Allowed, None, None);
         }
+        self.line.finish();
         self.log.summary()
     }
 

@@ -143,6 +143,12 @@ impl Rule {
         self.overrides.get(key).copied().or(self.quota)
     }
 
+    /// How many calls may run at once: those of the budget, if it is one.
+    pub(crate) fn places(&self) -> Option<u64> {
+        let shared = self.budget.as_ref().and_then(SharedBudget::max_in_flight);
+        self.max_in_flight.map(NonZeroU64::get).or(shared)
+    }
+
     /// The quota of a caller in words, or the places.
     pub(crate) fn words(&self, subject: &Subject) -> String {
         match (self.quota(&self.key(subject)), self.max_in_flight) {

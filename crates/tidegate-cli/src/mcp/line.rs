@@ -14,13 +14,12 @@ mod order;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use tidegate::budget::Place;
 use tidegate_core::Mode;
 
 use self::classes::Classes;
 use self::order::{Ahead, Lack};
 use super::limits::{Rule, Subject};
-use super::shared::Taken;
+use super::shared::{SharedBudget, SharedPlace, Taken};
 
 /// How long a cancelled call keeps its place when it is not answered. The server may have stopped it without a word, or
 /// not at all.
@@ -103,7 +102,7 @@ struct Waiting<T> {
 #[derive(Debug)]
 struct Running {
     class: usize,
-    _place: Option<Place>,
+    _place: Option<SharedPlace>,
 }
 
 #[derive(Debug)]
@@ -258,6 +257,12 @@ impl<T> Line<T> {
     pub(crate) fn drain(&mut self) -> Vec<T> {
         let tickets: Vec<Ticket> = self.waiting.keys().copied().collect();
         tickets.into_iter().filter_map(|ticket| self.cancel(ticket)).collect()
+    }
+
+    /// Gives back all places of shared budgets, and waits a moment until others see it: the end.
+    pub(crate) fn finish(&mut self) {
+        self.running.clear();
+        self.rules.iter().filter_map(|rule| rule.budget.as_ref()).for_each(SharedBudget::finish);
     }
 
     fn refuse(&mut self, now: u64, ticket: Ticket) -> Option<Event<T>> {

@@ -11,13 +11,13 @@ use tidegate::gate::{Permit, Refused};
 use tidegate::{Budget, Decision, Gate, Quota};
 
 use crate::fault::Hint;
-use crate::store::StoreBudget;
+use crate::store::{NoPlace, StoreBudget, StorePlace, look};
 
 /// The longest sleep in one go. The runtime's clock stands still in suspend and the budget's goes on, so a wait is looked
 /// at again at least this often; asking costs some microseconds.
 const NAP: Duration = Duration::from_secs(1);
 
-/// How often a place in flight is asked for that is taken: nobody says when it becomes free.
+/// How often a place in flight of this machine is asked for that is taken: nobody says when it becomes free.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How long a person waits before they are told.
@@ -44,6 +44,7 @@ enum Source {
 pub(super) enum Held {
     Permit(Permit),
     Place(Option<Place>),
+    Shared(Option<StorePlace>),
 }
 
 /// How a wait ends.
@@ -110,14 +111,18 @@ impl Turns {
             }
             Source::Budget { budget, .. } => {
                 let started = Instant::now();
-                match self.place(budget, started).await? {
-                    Ok(place) => self.tokens(started, place, async || Ok(budget.check_n(self.cost)?)).await,
-                    Err(late) => Ok(Err(late)),
-                }
+                let place = match self.place(budget, started).await? {
+                    Ok(place) => place,
+                    Err(late) => return Ok(Err(late)),
+                };
+                let tokens = self.tokens(started, async || Ok(budget.check_n(self.cost)?)).await?;
+                Ok(tokens.map(|()| Held::Place(place)))
             }
-            Source::Store(budget) => {
-                self.tokens(Instant::now(), None, async || Ok(budget.check(self.cost).await)).await
+            Source::Store(budget) if budget.max_in_flight().is_none() => {
+                let tokens = self.tokens(Instant::now(), async || Ok(budget.check(self.cost).await)).await?;
+                Ok(tokens.map(|()| Held::Shared(None)))
             }
+            Source::Store(budget) => self.shared(budget).await,
         }
     }
 
@@ -172,17 +177,65 @@ impl Turns {
         }
     }
 
+    /// A place and the tokens of a server, both or neither.
+    ///
+    /// Without tokens the place is given back at once, and they are waited for without it: on other machines somebody may wait
+    /// for a place, and would otherwise find one only in the instant between two commands of this run.
+    async fn shared(&self, budget: &StoreBudget) -> Turn {
+        let started = Instant::now();
+        loop {
+            let place = match self.shared_place(budget, started).await {
+                Ok(place) => place,
+                Err(late) => return Ok(Err(late)),
+            };
+            if budget.check(self.cost).await.is_allowed() {
+                return Ok(Ok(Held::Shared(place)));
+            }
+            drop(place);
+            if let Err(late) = self.tokens(started, async || Ok(budget.look(self.cost).await)).await? {
+                return Ok(Err(late));
+            }
+        }
+    }
+
+    /// As [`Self::place`], of a server.
+    async fn shared_place(&self, budget: &StoreBudget, started: Instant) -> Result<Option<StorePlace>, Late> {
+        loop {
+            let none = match budget.enter().await {
+                Ok(place) => return Ok(place),
+                Err(none) => none,
+            };
+            let waited = started.elapsed();
+            let left = self.max_wait.map_or(Duration::MAX, |max_wait| max_wait.saturating_sub(waited));
+            let wait = match (none, self.max_wait) {
+                (NoPlace::Full, Some(max_wait)) if left.is_zero() => return Err(Late::Place { max_wait }),
+                (NoPlace::Full, _) => look().min(left),
+                (NoPlace::Away(wait), Some(max_wait)) if wait > left => {
+                    return Err(Late::Turn { max_wait, wait: waited.saturating_add(wait) });
+                }
+                (NoPlace::Away(wait), _) => wait,
+            };
+            tokio::time::sleep(wait.min(NAP)).await;
+        }
+    }
+
+    /// Waits a moment until what was let go is released where others see it. To be called before the process ends.
+    pub(super) async fn finish(&self) {
+        if let Source::Store(budget) = &self.source {
+            budget.finish().await;
+        }
+    }
+
     /// Asks for the tokens until they are there.
     async fn tokens(
         &self,
         started: Instant,
-        place: Option<Place>,
-        check: impl AsyncFn() -> anyhow::Result<Decision>,
-    ) -> Turn {
+        ask: impl AsyncFn() -> anyhow::Result<Decision>,
+    ) -> anyhow::Result<Result<(), Late>> {
         loop {
-            let decision = check().await?;
+            let decision = ask().await?;
             let wait = match decision {
-                Decision::Allowed { .. } => return Ok(Ok(Held::Place(place))),
+                Decision::Allowed { .. } => return Ok(Ok(())),
                 Decision::Rejected { .. } => decision.retry_after().unwrap_or_default(),
                 // The quota was changed meanwhile.
                 Decision::Never { .. } => {

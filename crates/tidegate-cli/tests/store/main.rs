@@ -6,6 +6,9 @@
 #[path = "../mcp/client.rs"]
 #[expect(dead_code, reason = "the tests of mcp use all of it")]
 mod client;
+#[path = "../mcp/http/peer.rs"]
+mod peer;
+mod places;
 #[path = "../../../tidegate-redis/tests/harness/server.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod server;
@@ -27,7 +30,7 @@ fn run(url: &str, flags: &[&str]) -> (i32, String) {
 }
 
 fn is_allowed(answer: &Value) -> bool {
-    answer["result"].get("isError").is_none()
+    answer.get("result").is_some_and(|result| result["isError"] != true)
 }
 
 #[test]
@@ -119,10 +122,16 @@ fn what_is_missing_or_wrong_is_said_without_the_password() {
         (nobody, &["--limit", "2/s"], "hint: add --without-store closed"),
         (nobody, &["--limit", "2/s", "--without-store", "closed"], "cannot use the store at 127.0.0.1:1"),
         ("http://127.0.0.1:1#x", &["--limit", "2/s", "--without-store", "closed"], "write redis://HOST:PORT"),
+        (nobody, &["--limit", "2/s", "--without-store", "open", "--max-in-flight", "0"], "invalid value '0'"),
         (
             nobody,
-            &["--limit", "2/s", "--without-store", "open", "--max-in-flight", "2"],
-            "--max-in-flight is not kept by a server",
+            &["--max-in-flight", "2", "--without-store", "open"],
+            "the limit of the budget `x` is not said",
+        ),
+        (
+            nobody,
+            &["--limit", "2/s", "--without-store", "closed", "--max-in-flight", "2"],
+            "cannot use the store at 127.0.0.1:1",
         ),
     ] {
         let (code, told) = run(url, flags);
@@ -131,9 +140,11 @@ fn what_is_missing_or_wrong_is_said_without_the_password() {
             "{url} {flags:?}: {code} {told}"
         );
     }
-    let (code, told) = run(nobody, &["--limit", "2/s", "--without-store", "open"]);
-    assert!(
-        code == 0 && told.contains("calls go on without a limit") && !told.contains("secret"),
-        "{code} {told}"
-    );
+    for more in [&[][..], &["--max-in-flight", "1"]] {
+        let (code, told) = run(nobody, &[&["--limit", "2/s", "--without-store", "open"], more].concat());
+        assert!(
+            code == 0 && told.contains("calls go on without a limit") && !told.contains("secret"),
+            "{code} {told}"
+        );
+    }
 }

@@ -9,7 +9,7 @@ use super::classes::Cell;
 use super::{Line, Refusal, Ticket, Waiting, Why};
 use crate::mcp::shared::Broken;
 
-/// How often a place in flight is asked for that another process holds: nobody says when it comes free.
+/// How often a place in flight is asked for that another process of the machine holds: nobody says when it comes free.
 const LOOK: u64 = 20_000_000;
 
 /// What a call lacks of one limit.
@@ -19,8 +19,8 @@ pub(super) enum Lack {
     /// Tokens, until so many nanoseconds from now.
     Time(u64),
     Place,
-    /// A place that others hold.
-    SharedPlace,
+    /// A place that others hold, and which is looked for again in so many nanoseconds.
+    SharedPlace(u64),
     Capacity(u64),
     /// The limit cannot be asked.
     Broken,
@@ -32,7 +32,7 @@ impl Lack {
         match self {
             Self::Nothing => 0,
             Self::Time(wait) => wait,
-            Self::Place | Self::SharedPlace | Self::Capacity(_) | Self::Broken => u64::MAX,
+            Self::Place | Self::SharedPlace(_) | Self::Capacity(_) | Self::Broken => u64::MAX,
         }
     }
 
@@ -76,6 +76,9 @@ impl<T> Line<T> {
     /// What a call lacks of a limit, whatever its mode.
     pub(super) fn lack(&self, now: u64, cell: &Cell, cost: u64) -> Lack {
         let rule = &self.rules[cell.rule];
+        if let Some(again) = rule.budget.as_ref().and_then(|budget| budget.full_for(cost)) {
+            return Lack::SharedPlace(super::nanoseconds(again));
+        }
         let decision = match cell.look(rule, now, cost) {
             Ok(decision) => decision,
             Err(broken) => return broken.into(),
@@ -87,7 +90,7 @@ impl<T> Line<T> {
             Decision::Allowed { .. } => {
                 match rule.budget.as_ref().map_or(Ok(true), |budget| budget.has_place()) {
                     Ok(true) => Lack::Nothing,
-                    Ok(false) => Lack::SharedPlace,
+                    Ok(false) => Lack::SharedPlace(LOOK),
                     Err(broken) => broken.into(),
                 }
             }
@@ -124,7 +127,7 @@ impl<T> Line<T> {
             if ahead != Ahead::Ignored {
                 let before = if ahead == Ahead::All { cell.waiting } else { 0 };
                 lack = match cell.wait(&self.rules[cell.rule], now, before.saturating_add(cost)) {
-                    Ok(0) if matches!(lack, Lack::Place | Lack::SharedPlace) => lack,
+                    Ok(0) if matches!(lack, Lack::Place | Lack::SharedPlace(_)) => lack,
                     Ok(0) => Lack::Nothing,
                     Ok(wait) => Lack::Time(wait),
                     Err(broken) => return Some((Some(cell.rule), broken.into())),
@@ -132,7 +135,7 @@ impl<T> Line<T> {
             }
             // How long a place takes nobody knows, so a wait that is known tells more.
             let more = match (lack, most.map(|(_, lack)| lack)) {
-                (Lack::Nothing, _) | (Lack::Place | Lack::SharedPlace, Some(_)) => false,
+                (Lack::Nothing, _) | (Lack::Place | Lack::SharedPlace(_), Some(_)) => false,
                 (Lack::Time(new), Some(Lack::Time(old))) => new > old,
                 _ => true,
             };
@@ -201,8 +204,12 @@ impl<T> Line<T> {
                 scan.first = scan.first.or(Some(head.ticket));
             } else if longest < u64::MAX {
                 scan.next = scan.next.into_iter().chain([now.saturating_add(longest)]).min();
-            } else if lacks.iter().any(|(_, lack)| *lack == Lack::SharedPlace) {
-                scan.next = scan.next.into_iter().chain([now.saturating_add(LOOK)]).min();
+            } else {
+                let again = lacks.iter().filter_map(|(_, lack)| match lack {
+                    Lack::SharedPlace(again) => Some(now.saturating_add(*again)),
+                    _ => None,
+                });
+                scan.next = scan.next.into_iter().chain(again).min();
             }
             let binding = lacks.iter().filter(|(_, lack)| lack.nanoseconds() == longest);
             scan.taken.extend(binding.filter_map(|(rule, _)| self.classes.cell(head.class, *rule)));

@@ -167,10 +167,14 @@ impl Proxy {
 
     /// Ends it; its exit code and what it said.
     pub(super) fn end(mut self) -> (i32, String) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+        self.signal("TERM");
         let code = self.child.wait().unwrap().code().unwrap_or(-1);
         (code, self.stderr.take().unwrap().join().unwrap())
+    }
+
+    pub(super) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     /// Sends a request and leaves its answer to the caller.
