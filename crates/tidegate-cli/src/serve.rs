@@ -89,7 +89,7 @@ pub(crate) struct Args {
     keys: u64,
 
     #[command(flatten)]
-    resp: resp::Args,
+    resp: resp::RespArgs,
 
     /// Also serve the live page, its JSON, /metrics, /healthz and /readyz at this address [default: none of it]
     ///

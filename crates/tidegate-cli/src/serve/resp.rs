@@ -17,7 +17,7 @@ const PASSWORD_BYTES_MAX: usize = 4096;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Redis clients")]
-pub(super) struct Args {
+pub(super) struct RespArgs {
     /// Also answer Redis clients (RESP2 and RESP3) at this address [default: not]
     ///
     /// CL.THROTTLE key max_burst count period [quantity] decides as redis-cell does, with the quota that comes with the call:
@@ -45,7 +45,7 @@ pub(super) struct Server {
     listening: JoinHandle<Connections>,
 }
 
-impl Args {
+impl RespArgs {
     /// Starts to answer, if that was asked for.
     pub(super) async fn start(&self) -> anyhow::Result<Option<Server>> {
         let Some(at) = self.resp else { return Ok(None) };
