@@ -25,7 +25,7 @@ pub(super) struct RespArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = listen)]
     resp: Option<SocketAddr>,
 
-    /// How many keys CL.THROTTLE holds at one time, in 70 bytes each; when there are more, the one nearest to a full bucket is
+    /// How many keys CL.THROTTLE holds at one time, in 65 bytes each; when there are more, the one nearest to a full bucket is
     /// forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = super::keys, requires = "resp")]
     resp_keys: u64,

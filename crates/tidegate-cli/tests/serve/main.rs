@@ -5,4 +5,5 @@ mod admin;
 mod hammer;
 mod limits;
 mod process;
+mod resp;
 mod rough;

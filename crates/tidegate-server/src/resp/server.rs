@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What a server is made with.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How many keys with a debt the table has room for; 65,536 when it is not said, in 4.5 MB.
+    /// How many keys with a debt the table has room for; 65,536 when it is not said, in 65 bytes each.
     pub keys: usize,
     /// What clients have to give with `AUTH` or `HELLO` before anything else, for the user `default`. Nothing when not said.
     pub password: Option<Box<[u8]>>,
