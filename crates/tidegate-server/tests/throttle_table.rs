@@ -1,6 +1,8 @@
 //! `CL.THROTTLE` as a table: rows of (time, arguments, answer), readable without the code. The calls are those that were
 //! tried on redis-cell, whose answers differ where it cuts seconds off.
 
+use std::collections::HashMap;
+
 use tidegate_core::algorithm::TokenBucket;
 use tidegate_core::{Quota, Step as _};
 use tidegate_server::resp::throttle::{KEY_MAX, Table, Terms, ThrottleError};
@@ -18,8 +20,12 @@ fn call(table: &Table, now_ns: u64, args: &str) -> Result<[i64; 5], ThrottleErro
     Ok(answer.integers())
 }
 
-fn check(table: &Table, rows: &[(u64, &str, [i64; 5])]) {
+/// Calls in order. Each key has a table of its own, since the rows of the next begin at an earlier time.
+fn check(rows: &[(u64, &str, [i64; 5])]) {
+    let mut tables = HashMap::new();
     for (now_ns, args, expected) in rows {
+        let key = args.split(' ').next().unwrap();
+        let table = tables.entry(key).or_insert_with(|| Table::new(100));
         assert_eq!(call(table, *now_ns, args), Ok(*expected), "`{args}` at {now_ns} ns");
     }
 }
@@ -27,38 +33,35 @@ fn check(table: &Table, rows: &[(u64, &str, [i64; 5])]) {
 #[test]
 fn the_answers_are_those_of_the_specification() {
     // The specification was written from calls some milliseconds apart.
-    check(
-        &Table::new(100),
-        &[
-            (0, "user123 15 30 60", [0, 16, 15, -1, 2]),
-            (MS, "user123 15 30 60", [0, 16, 14, -1, 4]),
-            (0, "a 0 1 2", [0, 1, 0, -1, 2]),
-            (MS, "a 0 1 2", [1, 1, 0, 2, 2]),
-            (2 * SECOND - 1, "a 0 1 2", [1, 1, 0, 1, 1]),
-            (2 * SECOND, "a 0 1 2", [0, 1, 0, -1, 2]),
-            // More than the bucket holds: it can never pass, and what is there is told.
-            (0, "b 2 1 10 4", [1, 3, 3, -1, 0]),
-            (0, "b 2 1 10 3", [0, 3, 0, -1, 30]),
-            (MS, "b 2 1 10 0", [0, 3, 0, -1, 30]),
-            (MS, "b 2 1 10 1", [1, 3, 0, 10, 30]),
-            (SECOND, "b 2 1 10 1", [1, 3, 0, 9, 29]),
-            (SECOND, "b 2 1 10 9", [1, 3, 0, -1, 29]),
-            (9 * SECOND + 1, "b 2 1 10 1", [1, 3, 0, 1, 21]),
-            (10 * SECOND, "b 2 1 10 2", [1, 3, 1, 10, 20]),
-            (10 * SECOND, "b 2 1 10 1", [0, 3, 0, -1, 30]),
-            (0, "d 4 5 60 6", [1, 5, 5, -1, 0]),
-            (0, "d 4 5 60 5", [0, 5, 0, -1, 60]),
-            (MS, "d 4 5 60 1", [1, 5, 0, 12, 60]),
-            // A bucket of nothing.
-            (0, "c2 -1 5 60", [1, 0, 0, -1, 0]),
-            (0, "c2 -1 5 60 0", [0, 0, 0, -1, 0]),
-            // A third of a second is not lost.
-            (0, "e 0 3 1", [0, 1, 0, -1, 1]),
-            (0, "e 0 3 1", [1, 1, 0, 1, 1]),
-            (333_333_333, "e 0 3 1", [1, 1, 0, 1, 1]),
-            (333_333_334, "e 0 3 1", [0, 1, 0, -1, 1]),
-        ],
-    );
+    check(&[
+        (0, "user123 15 30 60", [0, 16, 15, -1, 2]),
+        (MS, "user123 15 30 60", [0, 16, 14, -1, 4]),
+        (0, "a 0 1 2", [0, 1, 0, -1, 2]),
+        (MS, "a 0 1 2", [1, 1, 0, 2, 2]),
+        (2 * SECOND - 1, "a 0 1 2", [1, 1, 0, 1, 1]),
+        (2 * SECOND, "a 0 1 2", [0, 1, 0, -1, 2]),
+        // More than the bucket holds: it can never pass, and what is there is told.
+        (0, "b 2 1 10 4", [1, 3, 3, -1, 0]),
+        (0, "b 2 1 10 3", [0, 3, 0, -1, 30]),
+        (MS, "b 2 1 10 0", [0, 3, 0, -1, 30]),
+        (MS, "b 2 1 10 1", [1, 3, 0, 10, 30]),
+        (SECOND, "b 2 1 10 1", [1, 3, 0, 9, 29]),
+        (SECOND, "b 2 1 10 9", [1, 3, 0, -1, 29]),
+        (9 * SECOND + 1, "b 2 1 10 1", [1, 3, 0, 1, 21]),
+        (10 * SECOND, "b 2 1 10 2", [1, 3, 1, 10, 20]),
+        (10 * SECOND, "b 2 1 10 1", [0, 3, 0, -1, 30]),
+        (0, "d 4 5 60 6", [1, 5, 5, -1, 0]),
+        (0, "d 4 5 60 5", [0, 5, 0, -1, 60]),
+        (MS, "d 4 5 60 1", [1, 5, 0, 12, 60]),
+        // A bucket of nothing.
+        (0, "c2 -1 5 60", [1, 0, 0, -1, 0]),
+        (0, "c2 -1 5 60 0", [0, 0, 0, -1, 0]),
+        // A third of a second is not lost.
+        (0, "e 0 3 1", [0, 1, 0, -1, 1]),
+        (0, "e 0 3 1", [1, 1, 0, 1, 1]),
+        (333_333_333, "e 0 3 1", [1, 1, 0, 1, 1]),
+        (333_333_334, "e 0 3 1", [0, 1, 0, -1, 1]),
+    ]);
 }
 
 #[test]
@@ -93,19 +96,15 @@ fn numbers_out_of_range_are_errors_that_change_nothing() {
 #[test]
 fn the_largest_numbers_are_exact() {
     let max = i64::MAX;
-    let table = Table::new(100);
-    check(
-        &table,
-        &[
-            (SECOND, "k 0 1 9223372036", [0, 1, 0, -1, 9_223_372_036]),
-            (2 * SECOND, "k 0 1 9223372036", [1, 1, 0, 9_223_372_035, 9_223_372_035]),
-            (SECOND, &format!("l {} {max} 1 {}", max - 2, max - 1), [0, max - 1, 0, -1, 1]),
-            (SECOND, &format!("l {} {max} 1 {max}", max - 2), [1, max - 1, 0, -1, 1]),
-            // As many tokens a nanosecond, rounded down.
-            (SECOND + 1, &format!("l {} {max} 1 0", max - 2), [0, max - 1, 9_223_372_036, -1, 1]),
-            (SECOND, &format!("m 0 {max} 9223372036"), [0, 1, 0, -1, 1]),
-        ],
-    );
+    check(&[
+        (SECOND, "k 0 1 9223372036", [0, 1, 0, -1, 9_223_372_036]),
+        (2 * SECOND, "k 0 1 9223372036", [1, 1, 0, 9_223_372_035, 9_223_372_035]),
+        (SECOND, &format!("l {} {max} 1 {}", max - 2, max - 1), [0, max - 1, 0, -1, 1]),
+        (SECOND, &format!("l {} {max} 1 {max}", max - 2), [1, max - 1, 0, -1, 1]),
+        // As many tokens a nanosecond, rounded down.
+        (SECOND + 1, &format!("l {} {max} 1 0", max - 2), [0, max - 1, 9_223_372_036, -1, 1]),
+        (SECOND, &format!("m 0 {max} 9223372036"), [0, 1, 0, -1, 1]),
+    ]);
 }
 
 /// What is told as seconds keeps its promise: at that time the call is allowed, unless somebody else takes tokens.
@@ -167,27 +166,24 @@ fn decisions_are_those_of_the_core() {
 
 #[test]
 fn another_quota_leaves_a_bucket_as_full_in_proportion() {
-    check(
-        &Table::new(100),
-        &[
-            // Empty stays empty, and the wait is under the new quota.
-            (0, "k 9 1 60 10", [0, 10, 0, -1, 600]),
-            (0, "k 99 1 1", [1, 100, 0, 1, 100]),
-            (SECOND, "k 99 1 1", [0, 100, 0, -1, 100]),
-            // Half full stays half full.
-            (0, "h 9 1 60 5", [0, 10, 5, -1, 300]),
-            (0, "h 99 1 1 0", [0, 100, 50, -1, 50]),
-            // To ask for nothing did not change the quota: half a minute later half a token of ten has come.
-            (30 * SECOND, "h 99 1 1 0", [0, 100, 55, -1, 45]),
-            // Full stays full.
-            (0, "f 9 1 60 1", [0, 10, 9, -1, 60]),
-            (60 * SECOND, "f 99 1 1 0", [0, 100, 100, -1, 0]),
-            // What can never be does not change the quota.
-            (0, "n 9 1 60 10", [0, 10, 0, -1, 600]),
-            (0, "n 0 1 1 2", [1, 1, 0, -1, 1]),
-            (60 * SECOND, "n 9 1 60 1", [0, 10, 0, -1, 600]),
-        ],
-    );
+    check(&[
+        // Empty stays empty, and the wait is under the new quota.
+        (0, "k 9 1 60 10", [0, 10, 0, -1, 600]),
+        (0, "k 99 1 1", [1, 100, 0, 1, 100]),
+        (SECOND, "k 99 1 1", [0, 100, 0, -1, 100]),
+        // Half full stays half full.
+        (0, "h 9 1 60 5", [0, 10, 5, -1, 300]),
+        (0, "h 99 1 1 0", [0, 100, 50, -1, 50]),
+        // To ask for nothing did not change the quota: half a minute later half a token of ten has come.
+        (30 * SECOND, "h 99 1 1 0", [0, 100, 55, -1, 45]),
+        // Full stays full.
+        (0, "f 9 1 60 1", [0, 10, 9, -1, 60]),
+        (60 * SECOND, "f 99 1 1 0", [0, 100, 100, -1, 0]),
+        // What can never be does not change the quota.
+        (0, "n 9 1 60 10", [0, 10, 0, -1, 600]),
+        (0, "n 0 1 1 2", [1, 1, 0, -1, 1]),
+        (60 * SECOND, "n 9 1 60 1", [0, 10, 0, -1, 600]),
+    ]);
 }
 
 #[test]
@@ -203,16 +199,13 @@ fn changing_the_quota_to_and_fro_brings_no_token() {
 
 #[test]
 fn a_clock_that_goes_back_creates_nothing() {
-    check(
-        &Table::new(1),
-        &[
-            (100 * SECOND, "k 4 1 1 5", [0, 5, 0, -1, 5]),
-            // Seen from then, what is missing comes later.
-            (50 * SECOND, "k 4 1 1", [1, 5, 0, 51, 55]),
-            (50 * SECOND, "k 9 1 1", [1, 10, 0, 51, 60]),
-            (101 * SECOND, "k 9 1 1", [0, 10, 0, -1, 10]),
-        ],
-    );
+    check(&[
+        (100 * SECOND, "k 4 1 1 5", [0, 5, 0, -1, 5]),
+        // Seen from then, what is missing comes later.
+        (50 * SECOND, "k 4 1 1", [1, 5, 0, 51, 55]),
+        (50 * SECOND, "k 9 1 1", [1, 10, 0, 51, 60]),
+        (101 * SECOND, "k 9 1 1", [0, 10, 0, -1, 10]),
+    ]);
 }
 
 #[test]
