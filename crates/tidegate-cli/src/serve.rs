@@ -5,6 +5,7 @@ mod key;
 mod layer;
 mod log;
 mod reload;
+mod resp;
 mod store;
 
 use std::io::{self, Write as _};
@@ -105,6 +106,9 @@ pub(crate) struct Args {
     /// How many keys each limit holds at one time; when there are more, the one nearest to a full bucket is forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
     keys: u64,
+
+    #[command(flatten)]
+    resp: resp::RespArgs,
 
     /// Also serve the live page, its JSON, /metrics, /healthz and /readyz at this address [default: none of it]
     ///
@@ -336,9 +340,13 @@ async fn serve(
         }
         _ => None,
     };
+    let resp = args.resp.start().await?;
     say(&format!("listening on http://{address}\n{settings}"))?;
     if let Some((at, _)) = &admin {
         say(&format!("admin on http://{at}"))?;
+    }
+    if let Some(resp) = &resp {
+        say(&resp.said())?;
     }
     tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
 
@@ -350,8 +358,17 @@ async fn serve(
         board.drain();
     }
     tracing::info!(in_flight = layer.counts().in_flight, "draining");
+    let commands = resp.as_ref().map(resp::Server::resp);
+    let drained = async {
+        let resp = async {
+            if let Some(resp) = resp {
+                resp.stop().await;
+            }
+        };
+        tokio::join!(connections.shutdown(), resp)
+    };
     tokio::select! {
-        () = connections.shutdown() => {}
+        _ = drained => {}
         () = tokio::time::sleep(DRAIN_TIMEOUT) => {
             let in_flight = layer.counts().in_flight;
             warn(&format!("{in_flight} requests were not answered in {} s", DRAIN_TIMEOUT.as_secs()));
@@ -365,6 +382,9 @@ async fn serve(
     let (allowed, rejected) = (counts.allowed, counts.rejected + counts.shed);
     tracing::info!(requests = allowed + rejected, allowed, rejected, "stopped");
     say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
+    if let Some(resp) = commands {
+        say(&resp::said_at_the_end(&resp))?;
+    }
     Ok(Outcome::Fine)
 }
 

@@ -8,5 +8,6 @@ mod process;
 #[path = "../../../tidegate-redis/tests/harness/server.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod redis_server;
+mod resp;
 mod rough;
 mod shared;

@@ -1,0 +1,10 @@
+//! The decision server's protocols over the library.
+//!
+//! - [`resp`]: the protocol of Redis, with `CL.THROTTLE`, for the Redis clients of every language.
+
+pub mod resp;
+
+/// The example of the README, so that it is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
