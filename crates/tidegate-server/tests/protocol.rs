@@ -1,5 +1,7 @@
 //! Clients over TCP, byte for byte.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::future::Future;
 use std::io;
 use std::num::NonZeroU32;

@@ -1,6 +1,8 @@
 //! `CL.THROTTLE` as a table: rows of (time, arguments, answer), readable without the code. The calls are those that were
 //! tried on redis-cell, whose answers differ where it cuts seconds off.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::collections::HashMap;
 
 use tidegate_core::algorithm::TokenBucket;
