@@ -34,7 +34,7 @@ ask() {
 
 redis-benchmark -p "$redis" -P 16 -n "$((keys * 10))" -r "$keys" -t set -q >/dev/null 2>&1
 for pipeline in 1 16; do
-    requests=$((pipeline == 1 ? 200000 : 2000000))
+    requests=$((pipeline == 1 ? ${REQUESTS:-200000} : ${REQUESTS:-200000} * 10))
     for _ in $(seq "$rounds"); do
         ask redis-get "$redis_pid" "$redis" "$pipeline" "$requests" GET key:__rand_int__
         ask tidegate "$tidegate_pid" "$port" "$pipeline" "$requests" CL.THROTTLE key:__rand_int__ 15 30 60
