@@ -33,7 +33,8 @@ impl RespServer {
     fn cli(&self, args: &[&str]) -> String {
         let port = self.address.rsplit(':').next().unwrap();
         let output = Command::new("redis-cli").args(["-p", port]).args(args).output();
-        let output = output.expect("redis-cli is there: it comes with redis-server");
+        let output =
+            output.unwrap_or_else(|error| panic!("redis-cli, which comes with redis-server: {error}"));
         assert_eq!(stderr(&output), "");
         stdout(&output)
     }
