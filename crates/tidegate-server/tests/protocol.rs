@@ -1,6 +1,6 @@
 //! Clients over TCP, byte for byte.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 use std::future::Future;
 use std::io;
