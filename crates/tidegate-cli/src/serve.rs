@@ -1,11 +1,13 @@
 //! `tidegate serve`: a server under limits, to try them over HTTP.
 
 mod admin;
+mod api;
 mod key;
 mod layer;
 mod log;
 mod reload;
 mod resp;
+mod secret;
 mod store;
 
 use std::io::{self, Write as _};
@@ -33,6 +35,7 @@ use crate::quota_args::{LimiterArgs, time_above_zero, whole_within};
 use crate::store::url_and_name;
 use crate::upstream::{Address, Host, Paths, Upstream};
 use admin::{Board, Shown};
+use api::InForce;
 use key::KeyWord;
 use reload::{Reloader, Reloads};
 use store::{SharedStore, Without};
@@ -43,10 +46,13 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
 ///
-/// Every path and method is answered: 200 when the limits allow it, 429 with Retry-After (whole seconds),
+/// Every path and method is answered, but those of /v1 (below): 200 when the limits allow it, 429 with Retry-After (whole seconds),
 /// retry-after-ms and a problem body when not, 503 when too many requests are in flight. A leaky bucket answers 200 later
 /// instead, while there is room in its queue. Responses carry the fields RateLimit and RateLimit-Policy. Ctrl-C or SIGTERM
 /// stops it when the requests in flight are answered, in at most 10 s; a second one at once.
+///
+/// Services in any language ask at /v1 what a key may do: POST /v1/check with JSON, and /v1/auth for nginx, Caddy and Traefik;
+/// /v1/openapi.json describes it. With --upstream there is no /v1, as all paths are those of the service behind.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -103,6 +109,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", requires = "store", help_heading = "Sharing")]
     without_store: Option<Without>,
 
+    /// The file whose first line is the token that is asked for at /v1, as Authorization: Bearer TOKEN [default: none is]
+    #[arg(long, value_name = "FILE", conflicts_with = "upstream")]
+    token_file: Option<PathBuf>,
+
     /// How many keys each limit holds at one time; when there are more, the one nearest to a full bucket is forgotten
     #[arg(long, value_name = "N", default_value = "65536", value_parser = keys)]
     keys: u64,
@@ -136,6 +146,8 @@ struct Limits {
     has_upstream: bool,
     /// Who decides, if not this process.
     store: Option<SharedStore>,
+    /// The limits in force.
+    in_force: InForce,
     /// Who is told of decisions, for the admin address.
     board: Option<Arc<Board>>,
 }
@@ -167,6 +179,7 @@ impl Limits {
             trusted_proxies: args.trusted_proxies.clone(),
             has_upstream: args.upstream.is_some(),
             store,
+            in_force: InForce::default(),
             board,
         })
     }
@@ -217,7 +230,8 @@ impl Limits {
     }
 
     /// These limits are in force now.
-    fn show(&self, shown: Option<Arc<[Shown]>>) {
+    fn show(&self, limits: Vec<FileLimit>, shown: Option<Arc<[Shown]>>) {
+        self.in_force.set(limits.into());
         if let (Some(board), Some(shown)) = (&self.board, shown) {
             board.show(shown);
         }
@@ -253,16 +267,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let stamp = args.limits.as_deref().and_then(reload::stamp);
     let Built { builder, limits: read, shown } = limits.builder()?;
     let layer = builder.build().map_err(|error| layer::cannot_build(&error))?;
-    limits.show(shown);
     if let Some(board) = &board {
         board.decides(&layer);
     }
     let settings = settings(args, &layer, &read);
+    limits.show(read, shown);
     let upstream = match &args.upstream {
         Some(url) => Some(Arc::new(upstream(url, args.upstream_timeout)?)),
         None => None,
     };
-    let router = router(&layer, upstream);
+    let mut router = router(&layer, upstream);
+    if args.upstream.is_none() {
+        router = router.merge(api::routes(&layer, &limits.in_force, args.token_file.as_deref())?);
+    }
     let result = runtime.block_on(serve(args, (limits, stamp), (&layer, router), reloads, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
@@ -299,6 +316,15 @@ fn settings(args: &Args, layer: &RateLimit, limits: &[FileLimit]) -> String {
     format!("{label}, key {key}, {} keys in {} KiB{log}", args.keys, layer.bytes().div_ceil(1024))
 }
 
+/// What is open to those who reach the address, for the warning where others than this machine do.
+const fn open_to(args: &Args) -> &'static str {
+    match (&args.upstream, &args.token_file) {
+        (Some(_), _) => "",
+        (None, None) => ", and ask at /v1 without a token",
+        (None, Some(_)) => ", and at /v1 who has the token",
+    }
+}
+
 /// With whom the limits are shared, if they are.
 fn shared(args: &Args) -> String {
     let name = args.store.as_deref().and_then(url_and_name);
@@ -331,7 +357,7 @@ async fn serve(
         Source::File(path) => Some((path.clone(), Hangups::new()?)),
         Source::Flags(_) => None,
     };
-    let (listener, address) = bind("--listen", args.listen, "").await?;
+    let (listener, address) = bind("--listen", args.listen, open_to(args)).await?;
     let board = limits.board.clone();
     let admin = match (&board, args.admin) {
         (Some(board), Some(at)) => {

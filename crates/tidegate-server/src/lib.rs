@@ -1,7 +1,9 @@
 //! The decision server's protocols over the library.
 //!
+//! - [`http`]: JSON over HTTP, and the questions of proxies.
 //! - [`resp`]: the protocol of Redis, with `CL.THROTTLE`, for the Redis clients of every language.
 
+pub mod http;
 pub mod resp;
 
 /// The example of the README, so that it is compiled.

@@ -73,7 +73,7 @@ pub(super) fn cannot_build(error: &tidegate_http::RateLimitError) -> anyhow::Err
 }
 
 /// What the key of a limit is made of.
-fn words(limit: &FileLimit) -> anyhow::Result<Vec<Word>> {
+pub(super) fn words(limit: &FileLimit) -> anyhow::Result<Vec<Word>> {
     let word = |word: &String| {
         word.parse().map_err(|_| {
             Hint::error(

@@ -83,9 +83,9 @@ impl Reloader {
     }
 
     fn replace(&self) -> anyhow::Result<Replaced> {
-        let Built { builder, shown, .. } = self.limits.builder_again()?;
+        let Built { builder, limits, shown } = self.limits.builder_again()?;
         let replaced = self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))?;
-        self.limits.show(shown);
+        self.limits.show(limits, shown);
         Ok(replaced)
     }
 }

@@ -1,19 +1,16 @@
 //! The address at which Redis clients ask: `CL.THROTTLE` over RESP, beside HTTP.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tidegate_server::resp::{Connections, Resp, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::fault::{Hint, warn};
+use super::secret;
+use crate::fault::warn;
 use crate::http_server::address::{bind, listen};
-
-/// The longest file that is read as a password.
-const PASSWORD_BYTES_MAX: usize = 4096;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Redis clients")]
@@ -50,7 +47,8 @@ impl RespArgs {
     pub(super) async fn start(&self) -> anyhow::Result<Option<Server>> {
         let Some(at) = self.resp else { return Ok(None) };
         let keys = usize::try_from(self.resp_keys)?;
-        let password = self.resp_password_file.as_deref().map(password).transpose()?;
+        let password =
+            self.resp_password_file.as_deref().map(|path| secret::bytes(path, "the password")).transpose()?;
         let has_password = password.is_some();
         let what = if has_password { " who have the password" } else { ", without a password" };
         let (listener, address) = bind("--resp", at, what).await?;
@@ -99,21 +97,4 @@ impl Server {
 pub(super) fn said_at_the_end(resp: &Resp) -> String {
     let counts = resp.counts();
     format!("stopped: {} commands, {} allowed, {} rejected", counts.commands, counts.allowed, counts.rejected)
-}
-
-/// The first line of a file.
-fn password(path: &Path) -> anyhow::Result<Box<[u8]>> {
-    let shown = path.display();
-    let hint = "write the password on its first line, and let only the user of this server read it";
-    let bytes = fs::read(path).map_err(|error| Hint::error(format!("cannot read {shown}: {error}"), hint))?;
-    let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    match line.len() {
-        0 => Err(Hint::error(format!("there is no password in {shown}"), hint)),
-        len if len > PASSWORD_BYTES_MAX => Err(Hint::error(
-            format!("the first line of {shown} is longer than {PASSWORD_BYTES_MAX} bytes"),
-            hint,
-        )),
-        _ => Ok(line.into()),
-    }
 }

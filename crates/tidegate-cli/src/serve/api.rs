@@ -1,0 +1,69 @@
+//! The decisions that others ask for: `/v1` at the address of `--listen`.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use tidegate_http::RateLimit;
+use tidegate_server::http::{Api, LimitInWords, router};
+
+use super::key::key;
+use super::layer::words;
+use super::secret;
+use crate::check::described;
+use crate::limits::FileLimit;
+
+/// The limits in force, as the file says them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct InForce(Arc<Mutex<Arc<[FileLimit]>>>);
+
+impl InForce {
+    pub(super) fn set(&self, limits: Arc<[FileLimit]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    fn get(&self) -> Arc<[FileLimit]> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The routes that decide by this layer, for who has the token in the file, if there is one.
+pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>) -> anyhow::Result<Router> {
+    let token = token.map(|path| secret::text(path, "the token")).transpose()?;
+    let (of_keys, of_words) = (in_force.clone(), in_force.clone());
+    let key_of = move |limit: &str, parts: &[String]| {
+        let limits = of_keys.get();
+        // What is no limit is said by whoever decides.
+        let Some(limit) = limits.iter().find(|one| *one.limit.name == *limit) else {
+            return Ok(tidegate_http::layer::Key::everyone());
+        };
+        let words = words(limit).map_err(|error| error.to_string())?;
+        if words.len() != parts.len() {
+            let name = &limit.limit.name;
+            return Err(match limit.key.as_slice() {
+                [] => format!("the limit `{name}` has no key; leave `key` out"),
+                [word] => format!("the limit `{name}` has a key ({word}); write it as `key`"),
+                words => format!(
+                    "the limit `{name}` has a key of {} parts ({}); write them as a list",
+                    words.len(),
+                    words.join(", ")
+                ),
+            });
+        }
+        key(&words, parts)
+    };
+    let in_words = move || {
+        let line = |line: &str| line.trim().to_owned();
+        let of = |limit: &FileLimit| LimitInWords {
+            name: limit.limit.name.to_string(),
+            words: described(limit).lines().map(line).collect(),
+        };
+        of_words.get().iter().map(of).collect()
+    };
+    Ok(router(Api {
+        limits: layer.clone(),
+        key_of: Arc::new(key_of),
+        words: Arc::new(in_words),
+        token: token.map(Into::into),
+    }))
+}

@@ -1,0 +1,94 @@
+//! The question of a proxy: may this request of a client go on?
+//!
+//! The proxy sends the head of the client's request with `X-Forwarded-Method` and `X-Forwarded-Uri` (as Traefik and Caddy do by
+//! themselves, and nginx when it is told to), and its address in `X-Forwarded-For`, which is believed of a trusted proxy.
+//! All limits decide about it as they would in front of the service. A proxy that takes only one status for a refusal, as nginx
+//! does, asks for it: `/v1/auth?refuse=403`.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Method, Response as HttpResponse, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use tidegate_http::RateLimit;
+use tidegate_http::layer::RateLimitService;
+use tower::{Layer as _, ServiceExt as _};
+use tower_service::Service;
+
+use super::answer::problem;
+
+/// Says yes to whatever the limits have let through.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Yes;
+
+impl Service<Request> for Yes {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request) -> Self::Future {
+        std::future::ready(Ok(HttpResponse::new(Body::empty())))
+    }
+}
+
+/// What decides about the requests that a proxy asks about.
+pub(super) fn service(limits: &RateLimit) -> RateLimitService<Yes> {
+    limits.layer(Yes)
+}
+
+pub(super) async fn ask(service: RateLimitService<Yes>, mut request: Request) -> Response {
+    let refuse = match refuse(request.uri().query()) {
+        Ok(refuse) => refuse,
+        Err(text) => return problem(StatusCode::BAD_REQUEST, text),
+    };
+    // A refusal in the form of gRPC is 200, which a proxy would take for a yes.
+    request.headers_mut().remove(CONTENT_TYPE);
+    match original(request.headers()) {
+        Ok((method, uri)) => {
+            if let Some(method) = method {
+                *request.method_mut() = method;
+            }
+            if let Some(uri) = uri {
+                *request.uri_mut() = uri;
+            }
+        }
+        Err(text) => return problem(StatusCode::BAD_REQUEST, text),
+    }
+    let answered = match service.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let mut response = answered.map(Body::new).into_response();
+    if let Some(refuse) = refuse
+        && response.status() != StatusCode::OK
+    {
+        *response.status_mut() = refuse;
+    }
+    response
+}
+
+/// The method and the address of the request that the proxy asks about, where it says them.
+fn original(headers: &HeaderMap) -> Result<(Option<Method>, Option<Uri>), &'static str> {
+    let method = headers.get("x-forwarded-method").map(|method| Method::from_bytes(method.as_bytes()));
+    let method = method.transpose().map_err(|_| "X-Forwarded-Method is no method")?;
+    let uri = headers.get("x-forwarded-uri").map(|uri| Uri::try_from(uri.as_bytes()));
+    let uri = uri.transpose().map_err(|_| "X-Forwarded-Uri is no address; send the path and the query")?;
+    Ok((method, uri))
+}
+
+/// The status of refusals that is asked for.
+fn refuse(query: Option<&str>) -> Result<Option<StatusCode>, &'static str> {
+    const WRONG: &str = "write /v1/auth, or /v1/auth?refuse=STATUS with a status from 400 to 599";
+    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(None) };
+    let status = query.strip_prefix("refuse=").ok_or(WRONG)?;
+    let status: u16 = status.parse().map_err(|_| WRONG)?;
+    let status =
+        StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400 && status.as_u16() < 600);
+    status.map(Some).ok_or(WRONG)
+}

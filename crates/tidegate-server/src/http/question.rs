@@ -1,0 +1,137 @@
+//! What is asked, in JSON.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::answer::problem;
+use super::{EXPIRES_MAX, KEY_MAX, LIMITS_MAX, QUESTION_MAX};
+
+/// How long a call stays reserved when it is not said.
+const EXPIRES: u64 = 60_000;
+
+/// A call, and the limits that it is decided in.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) named: Vec<Named>,
+    pub(super) peek: bool,
+    pub(super) expires: Duration,
+}
+
+/// One limit that a question names.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) limit: String,
+    pub(super) key: Vec<String>,
+    pub(super) cost: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    limit: Option<String>,
+    key: Option<KeyText>,
+    cost: Option<u64>,
+    checks: Option<Vec<Check>>,
+    #[serde(default)]
+    peek: bool,
+    expires_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Check {
+    limit: String,
+    key: Option<KeyText>,
+    cost: Option<u64>,
+}
+
+/// A key, or the parts of one.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a key is a text, or a list of texts where a limit has several parts")]
+enum KeyText {
+    One(String),
+    Parts(Vec<String>),
+}
+
+/// What a reserved call has cost.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settled {
+    pub(super) id: String,
+    #[serde(default)]
+    cost: Option<u64>,
+    #[serde(default)]
+    costs: Option<HashMap<String, u64>>,
+}
+
+impl Asked {
+    pub(super) async fn read(body: Body) -> Result<Self, Box<Response>> {
+        let question: Question = read(body).await?;
+        let checks = match (question.limit, question.checks) {
+            (Some(limit), None) => vec![Check { limit, key: question.key, cost: question.cost }],
+            (None, Some(checks)) if question.key.is_none() && question.cost.is_none() => checks,
+            _ => {
+                return Err(wrong("name one limit as `limit`, or several as `checks`: [{\"limit\": …}, …]"));
+            }
+        };
+        if checks.len() > LIMITS_MAX {
+            return Err(wrong(&format!("{} limits are named, and {LIMITS_MAX} are the most", checks.len())));
+        }
+        let expires = Duration::from_millis(question.expires_ms.unwrap_or(EXPIRES));
+        if expires.is_zero() || expires > EXPIRES_MAX {
+            return Err(wrong(&format!("`expires_ms` is from 1 to {}", EXPIRES_MAX.as_millis())));
+        }
+        let named = checks.into_iter().map(Named::new).collect::<Result<_, _>>()?;
+        Ok(Self { named, peek: question.peek, expires })
+    }
+}
+
+impl Named {
+    fn new(check: Check) -> Result<Self, Box<Response>> {
+        let key = match check.key {
+            None => Vec::new(),
+            Some(KeyText::One(key)) => vec![key],
+            Some(KeyText::Parts(parts)) => parts,
+        };
+        if key.iter().map(String::len).sum::<usize>() > KEY_MAX {
+            return Err(wrong(&format!("a key of `{}` is longer than {KEY_MAX} bytes", check.limit)));
+        }
+        Ok(Self { limit: check.limit, key, cost: check.cost.unwrap_or(1) })
+    }
+}
+
+impl Settled {
+    /// Reads it, with costs or without.
+    pub(super) async fn read(body: Body, has_costs: bool) -> Result<Self, Box<Response>> {
+        let settled: Self = read(body).await?;
+        match (has_costs, settled.cost.is_some(), settled.costs.is_some()) {
+            (true, true, false) | (true, false, true) | (false, false, false) => Ok(settled),
+            (true, ..) => Err(wrong("say the `cost` of the call, or its `costs`: {\"LIMIT\": N, …}")),
+            (false, ..) => Err(wrong("what is cancelled costs nothing; send the `id` alone")),
+        }
+    }
+
+    /// The cost in a limit; 0 in one that is not said.
+    pub(super) fn cost(&self, limit: &str) -> u64 {
+        let of_limit = self.costs.as_ref().map(|costs| costs.get(limit).copied().unwrap_or(0));
+        of_limit.or(self.cost).unwrap_or(0)
+    }
+}
+
+async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Box<Response>> {
+    let Ok(bytes) = axum::body::to_bytes(body, QUESTION_MAX).await else {
+        let text = format!("a question has at most {QUESTION_MAX} bytes");
+        return Err(Box::new(problem(StatusCode::PAYLOAD_TOO_LARGE, &text)));
+    };
+    serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("the JSON is not understood: {error}")))
+}
+
+fn wrong(text: &str) -> Box<Response> {
+    Box::new(problem(StatusCode::BAD_REQUEST, text))
+}
