@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod fake;
+#[expect(dead_code, reason = "the tests of gates with tokens of their own use all of it")]
 mod task;
 
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fake::{AWAY, Fake};
-use task::{SECOND, Task, builder, joined};
+use task::{SECOND, Task, builder, joined, taken};
 use tidegate::clock::ManualClock;
 use tidegate::gate::{Builder, Drain, GateError, Unsuitable};
 use tidegate::shared::{Made, OnFailure};
-use tidegate::{Gate, Kind, Permit, Refused};
+use tidegate::{Gate, Kind, Refused};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -36,12 +37,6 @@ fn asked(gate: &Gate, cost: u64) -> Task {
     let mut task = Task::new(async move { gate.acquire(cost).await });
     let _ = task.poll().map(|_| panic!("it is decided"));
     task
-}
-
-/// A call that is granted when it is polled first.
-fn taken(gate: &Gate, cost: u64) -> Permit {
-    let gate = gate.clone();
-    Task::new(async move { gate.acquire(cost).await }).granted().unwrap()
 }
 
 fn within(gate: &Gate, cost: u64, max_wait: Duration) -> Task {

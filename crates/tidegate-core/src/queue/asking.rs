@@ -225,10 +225,12 @@ impl Line {
             None => return None,
         };
         let open = now.max(self.closed_until).max(asking.not_before);
-        Some(match asking.rejected {
+        let at = match asking.rejected {
             Some((rejected, until)) if rejected == cost => open.max(until),
             _ => open.saturating_add(nanoseconds(self.limits.retry_after(open, cost))),
-        })
+        };
+        // What is later than a clock can say never comes.
+        (at < u64::MAX).then_some(at)
     }
 
     /// Whether a call may still be granted at `instant` if nothing else happens: it may be under way.
