@@ -14,6 +14,25 @@
 //! future is polled later after all, it joins the line anew, at its end. So it delays the others once, at most by that.
 //! A *permit* that is forgotten keeps its place in flight: nothing can tell it from a call that runs.
 //!
+//! **Tokens of many machines.** With [`Builder::shared`] the tokens are in buckets that other processes charge too, and the gate
+//! keeps all else: its order, places in flight, bounds, deadlines and hints are those of this process. A call is granted when
+//! the shared buckets have charged it. So all gates on them together are charged at most `B + r·t` in any interval, and a grant is
+//! later than its charge by the way back of the answer.
+//!
+//! - The gate's thread asks, one question at a time, for as many of the first calls as are known to fit, at most
+//!   [64](tidegate_core::queue::MAX_ASKED): so at most 64 grants a trip. After a rejection it comes back when it was told, for the
+//!   head alone. It does not ask for what it knows to be refused.
+//! - The head keeps its turn while it is asked about. If it goes away, is refused at its deadline, or the gate is closed
+//!   meanwhile, its charge goes to the new head if that costs as much and may go, and is lost otherwise. So is a
+//!   grant that nobody collects. A call loses one charge at most.
+//! - Nothing goes back: [`Permit::cancel`] frees the place only, and a reservation that took more than its estimate is charged for the
+//!   rest before the next call.
+//! - A call that does not wait at all, such as [`Gate::try_acquire`] or [`Gate::acquire_within`] with 0, is refused: the
+//!   answer takes a trip. Give it the time of one. [`Gate::level`] and `wait` are as of the last answer: others may have taken more.
+//! - Between processes there is no order. When the bucket is empty, who was rejected comes back before the one that was
+//!   granted then; a gate that is farther away gets less, and one whose calls cost more may get nothing for as long as others take
+//!   each token that comes.
+//!
 //! **How late** a grant is depends on the system's timer and scheduler, tens of microseconds on an idle Linux machine.
 //! It is never early.
 
@@ -182,7 +201,8 @@ impl Gate {
         self.call(estimate).reserve_blocking()
     }
 
-    /// Grants a call now or refuses it, with the wait that would have been needed. It does not pass those who wait.
+    /// Grants a call now or refuses it, with the wait that would have been needed. It does not pass those who wait. A gate
+    /// with [shared](Builder::shared) buckets refuses it, as they would have to be asked.
     ///
     /// # Errors
     ///
@@ -258,7 +278,7 @@ impl Gate {
         call::block_on(self.drained());
     }
 
-    /// How the gate stands.
+    /// How the gate stands; the level of shared buckets is that of the last answer.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared().change(|line, now| line.status(now))

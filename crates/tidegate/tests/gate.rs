@@ -4,13 +4,16 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[expect(dead_code, reason = "the tests of shared gates use all of it")]
+mod fake;
 mod task;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use task::{SECOND, Task, builder, builders, gate, gates, joined, taken, try_taken};
+use fake::{builders, gates};
+use task::{SECOND, Task, builder, gate, joined, taken, try_taken};
 use tidegate::gate::Drain;
 use tidegate::{Kind, Refused};
 

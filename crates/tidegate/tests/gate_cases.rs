@@ -3,11 +3,14 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[expect(dead_code, reason = "the tests of shared gates use all of it")]
+mod fake;
 mod task;
 
 use std::task::Poll;
 
-use task::{SECOND, Task, builder, builders, gate, gates, joined, taken};
+use fake::{builders, gates};
+use task::{SECOND, Task, builder, gate, joined, taken};
 use tidegate::{Gate, Permit, Refused, Reservation};
 
 #[test]

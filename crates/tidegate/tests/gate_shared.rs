@@ -3,6 +3,7 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[expect(dead_code, reason = "the tests of both kinds of gates use all of it")]
 mod fake;
 #[expect(dead_code, reason = "the tests of gates with tokens of their own use all of it")]
 mod task;

@@ -94,7 +94,8 @@ impl Builder {
         Self { kind, ..self }
     }
 
-    /// How many calls may wait; 1024 without this. With 0, a call is granted at once or refused. Each that waits takes
+    /// How many calls may wait; 1024 without this. With 0, a call is granted at once or refused; a shared gate refuses
+    /// all, as who is asked about waits. Each that waits takes
     /// about 150 bytes beside its future, up to 700 with a key of its own and a deadline.
     pub fn max_waiting(self, max_waiting: usize) -> Self {
         Self { max_waiting, ..self }
@@ -116,7 +117,8 @@ impl Builder {
         Self { collect_within, ..self }
     }
 
-    /// A clock that is moved by hand, for tests.
+    /// A clock that is moved by hand, for tests. A shared gate then asks, and looks for the answer, when the clock is moved
+    /// (by nothing too) and when something else happens at it.
     pub fn clock(self, clock: &ManualClock) -> Self {
         Self { clock: Some(clock.clone()), ..self }
     }

@@ -6,10 +6,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tidegate::clock::ManualClock;
+use tidegate::gate::Builder;
 use tidegate::shared::{
-    Deciding, Made, SharedAnswer, SharedBuckets, SharedCall, SharedTake, Told, Unanswered, Unsuited,
+    Deciding, Made, OnFailure, SharedAnswer, SharedBuckets, SharedCall, SharedTake, Told, Unanswered,
+    Unsuited,
 };
-use tidegate::{Algorithm, Decision, Kind, State, Step as _};
+use tidegate::{Algorithm, Decision, Gate, Kind, State, Step as _};
+
+use crate::task::builder;
 
 /// When there will be another try, as the buckets say when they are away.
 pub(crate) const AWAY: Duration = Duration::from_millis(2_500);
@@ -82,6 +86,17 @@ impl Fake {
         let told = self.inner.lock().unwrap().decide(self.clock.now_ns(), &[take]);
         assert!(told.iter().all(|told| told.decision.is_allowed()));
     }
+}
+
+/// The same gate twice: with tokens of its own, and with those of shared buckets that nobody else charges.
+pub(crate) fn builders(quota: &str) -> [(ManualClock, Builder); 2] {
+    let (own, (clock, shared)) = (builder(quota), builder(quota));
+    let fake = Arc::new(Fake::new(&clock));
+    [own, (clock, shared.shared(fake, "calls", "api", OnFailure::Closed))]
+}
+
+pub(crate) fn gates(quota: &str) -> [(ManualClock, Gate); 2] {
+    builders(quota).map(|(clock, builder)| (clock, builder.build().unwrap()))
 }
 
 impl Inner {

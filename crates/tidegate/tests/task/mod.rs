@@ -8,14 +8,7 @@ use std::time::Duration;
 
 use tidegate::clock::ManualClock;
 use tidegate::gate::Builder;
-use tidegate::shared::OnFailure;
 use tidegate::{Gate, Permit, Refused};
-
-#[path = "../fake/mod.rs"]
-#[expect(dead_code, reason = "the tests of shared gates use all of it")]
-mod fake;
-
-use fake::Fake;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -60,17 +53,6 @@ pub(crate) fn builder(quota: &str) -> (ManualClock, Builder) {
     let clock = ManualClock::new();
     let builder = Gate::builder(quota.parse().unwrap()).clock(&clock);
     (clock, builder)
-}
-
-/// The same gate twice: with tokens of its own, and with those of shared buckets that nobody else charges.
-pub(crate) fn builders(quota: &str) -> [(ManualClock, Builder); 2] {
-    let (own, (clock, shared)) = (builder(quota), builder(quota));
-    let fake = Arc::new(Fake::new(&clock));
-    [own, (clock, shared.shared(fake, "calls", "api", OnFailure::Closed))]
-}
-
-pub(crate) fn gates(quota: &str) -> [(ManualClock, Gate); 2] {
-    builders(quota).map(|(clock, builder)| (clock, builder.build().unwrap()))
 }
 
 /// A call that is granted when it is polled first, whether the gate asks for it or not.
