@@ -9,7 +9,6 @@ use tidegate_core::{Algorithm, Kind};
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
-#[expect(clippy::unwrap_used, reason = "a test's own quota is legal")]
 fn line(kind: Kind, quota: &str) -> Line {
     Line::new(Algorithm::new(kind, quota.parse().unwrap()), 1000).unwrap()
 }
