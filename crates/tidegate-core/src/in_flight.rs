@@ -58,6 +58,12 @@ impl InFlight {
         self.running = self.running.saturating_sub(1);
     }
 
+    /// How many more may run.
+    #[must_use]
+    pub const fn free(&self) -> u64 {
+        self.max.get().saturating_sub(self.running)
+    }
+
     /// How many calls run now; at most [`Self::max`], unless that was set lower meanwhile.
     #[must_use]
     pub const fn running(&self) -> u64 {

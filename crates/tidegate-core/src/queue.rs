@@ -23,9 +23,12 @@
 //! **Not promised.** Grants at instants when nobody polls: a grant is made at the `now` of a poll, never before the
 //! exact instant, and after it when the driver is late. A driver that is late for a deadline refuses that call.
 //!
+//! **Tokens of others.** A line can leave the tokens to somebody else, who is asked for the head: [`Line::asking`].
+//!
 //! **Cost.** Everything is O(log n) in the calls that wait and are in flight. (With a sliding log, giving tokens back
 //! looks at each entry of the log that is younger.)
 
+mod asking;
 mod budget;
 mod cost;
 mod limits;
@@ -36,6 +39,8 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
+use self::asking::Asking;
+pub use self::asking::MAX_ASKED;
 use self::cost::Sum;
 pub use self::cost::{Cost, MAX_LIMITS};
 use self::limits::Limits;
@@ -223,6 +228,8 @@ pub struct Line {
     max_waiting: usize,
     closed_until: u64,
     draining: bool,
+    /// If grants are decided elsewhere.
+    asking: Option<Asking>,
     /// The latest time seen.
     latest: u64,
     /// The number of the next ticket.
@@ -269,6 +276,7 @@ impl Line {
             max_waiting,
             closed_until: 0,
             draining: false,
+            asking: None,
             latest: 0,
             next: 0,
         })
@@ -331,6 +339,8 @@ impl Line {
             return Some(Event::Granted(ticket, self.grant(now, cost)));
         }
         match self.order.first_deadline() {
+            // Its last instant may still bring an answer.
+            Some((deadline, _)) if deadline == now && self.may_grant_at(now, now) => None,
             Some((deadline, ticket)) if deadline <= now => Some(self.refuse_late(now, ticket)),
             _ => None,
         }
@@ -341,11 +351,20 @@ impl Line {
     #[must_use]
     pub fn next_event(&self, now: u64) -> Option<u64> {
         let now = now.max(self.latest);
-        let (_, cost) = self.order.head()?;
+        let Some((_, cost)) = self.order.head() else { return self.ask_at(now) };
         if self.draining_refuses() {
             return Some(now);
         }
         let open = now.max(self.closed_until);
+        if self.asking.is_some() {
+            let ask = self.ask_at(now);
+            let late = self.order.first_deadline().map(|(deadline, _)| match deadline {
+                _ if deadline < open => now,
+                _ if self.may_grant_at(now, deadline) => deadline.saturating_add(1),
+                _ => deadline,
+            });
+            return ask.into_iter().chain(late).min();
+        }
         let all_allow = || open.saturating_add(nanoseconds(self.limits.retry_after(open, cost)));
         let grant = self.in_flight.has_place().then(all_allow);
         let deadline =
@@ -383,7 +402,13 @@ impl Line {
     /// and if it is not there, nothing is granted until the refill has paid it.
     pub fn settle(&mut self, now: u64, receipt: Receipt, actual: Cost) -> bool {
         let now = self.tick(now);
-        let ended = self.limits.settle(now, receipt.number, actual);
+        let ended = match &mut self.asking {
+            Some(asking) => {
+                asking.owe(self.limits.excess(receipt.number, actual));
+                self.limits.close(receipt.number)
+            }
+            None => self.limits.settle(now, receipt.number, actual),
+        };
         if ended {
             self.in_flight.leave();
         }
@@ -448,13 +473,20 @@ impl Line {
 
     /// Whether all that a call at the head needs is there.
     fn can_grant(&self, now: u64, cost: Cost) -> bool {
-        now >= self.closed_until && self.in_flight.has_place() && self.limits.allow(now, cost)
+        self.asking.is_none()
+            && now >= self.closed_until
+            && self.in_flight.has_place()
+            && self.limits.allow(now, cost)
     }
 
     fn grant(&mut self, now: u64, cost: Cost) -> Receipt {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        self.limits.charge(now, number, cost);
+        match self.asking {
+            // It is charged elsewhere, and what is left there is told.
+            Some(_) => self.limits.note(now, number, cost),
+            None => self.limits.charge(now, number, cost),
+        }
         let entered = self.in_flight.try_enter();
         debug_assert!(entered, "a call is granted only when there is a place");
         Receipt { number }
@@ -463,7 +495,8 @@ impl Line {
     fn refuse_late(&mut self, now: u64, ticket: Ticket) -> Event {
         let cost = self.order.cost(ticket);
         self.order.remove(ticket);
-        let open = now.max(self.closed_until);
+        let asked = self.asking.as_ref().map_or(0, Asking::not_before);
+        let open = now.max(self.closed_until).max(asked);
         let wait = self.limits.wait_at_least(open, &Sum::default(), cost);
         let closed = Duration::from_nanos(open.saturating_sub(now));
         Event::Refused(ticket, Refusal::Deadline { wait: closed.saturating_add(wait) })

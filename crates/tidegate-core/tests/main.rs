@@ -17,4 +17,6 @@ mod policy;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod queue;
+#[cfg(test)]
 mod quota_text;

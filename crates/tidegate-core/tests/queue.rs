@@ -9,7 +9,6 @@ use tidegate_core::{Algorithm, Kind};
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
-#[expect(clippy::unwrap_used, reason = "a test's own quota is legal")]
 fn line(kind: Kind, quota: &str) -> Line {
     Line::new(Algorithm::new(kind, quota.parse().unwrap()), 1000).unwrap()
 }
@@ -413,4 +412,76 @@ fn queue_refuses_an_algorithm_with_a_queue_of_its_own() {
         Line::new(leaky, 10).unwrap_err().to_string(),
         "the algorithm `leaky-bucket` has a queue of its own and cannot be waited for in a line; use `token-bucket`",
     );
+}
+
+#[test]
+fn queue_asks_in_the_order_in_which_it_would_grant() {
+    let mut own = bucket("1/s burst 1000");
+    own.close_until(1);
+    let mut asking = bucket("1/s burst 1000").asking();
+    let mut expected = Vec::new();
+    // Keys of 7 and priorities of 3 in every combination, with some twice.
+    for number in 0..50_u64 {
+        let call = Call { key: number * number % 7, priority: (number % 3) as u8, ..cost(number % 5) };
+        expected.push(waiting(own.join(0, call)));
+        assert_eq!(Joined::Waiting(expected[expected.len() - 1]), asking.join(0, call));
+    }
+    expected.clear();
+    while let Some(event) = own.poll(1) {
+        let Event::Granted(ticket, _) = event else { panic!("{event:?}") };
+        expected.push(ticket);
+    }
+    assert!(asking.ask(1).is_some());
+    let asked: Vec<_> = asking.asked().iter().map(|(ticket, _)| *ticket).collect();
+    assert_eq!(asked, expected);
+    // And grants in that order.
+    let granted = asking.granted(1, asked.len()).into_iter().map(|event| match event {
+        Event::Granted(ticket, _) => ticket,
+        Event::Refused(..) => panic!("{event:?}"),
+    });
+    assert_eq!(granted.collect::<Vec<_>>(), expected);
+    assert_eq!(asking.status(1).in_flight, 50);
+}
+
+#[test]
+fn queue_asks_for_no_more_than_has_places_and_is_known_to_be_there() {
+    let mut line = bucket("1/s burst 5").asking();
+    line.set_max_in_flight(NonZeroU64::new(3).unwrap());
+    let tickets: Vec<_> = (0..5).map(|_| waiting(line.join(0, cost(2)))).collect();
+    // Three have places, and tokens are there for two.
+    assert_eq!((line.ask(0), line.asked().len()), (Some(4.into()), 2));
+    assert_eq!((line.ask(0), line.next_event(0)), (None, None), "one question at a time");
+    // The limit of another is lower than what was known.
+    assert_eq!(line.rejected(0, 3 * S), None);
+    assert_eq!(line.ask(0), Some(2.into()));
+    assert_eq!(line.rejected(0, 2 * S), None);
+    assert_eq!((line.ask(2 * S - 1), line.next_event(0)), (None, Some(2 * S)));
+    // The head leaves; what it was told holds for the next, which costs as much.
+    assert!(line.cancel(tickets[0]));
+    assert_eq!(line.next_event(0), Some(2 * S));
+    assert_eq!(line.ask(2 * S), Some(2.into()));
+    line.told(0, 2 * S, Duration::from_secs(5));
+    let events = line.granted(2 * S, 1);
+    assert!(matches!(events[..], [Event::Granted(ticket, _)] if ticket == tickets[1]), "{events:?}");
+    // Nothing is left, so the next is two seconds later.
+    assert_eq!((line.level(2 * S, 0), line.next_event(2 * S)), (0, Some(4 * S)));
+}
+
+#[test]
+fn queue_that_asks_refuses_at_the_last_instant_that_could_still_bring_an_answer() {
+    let mut line = bucket("1/s burst 5").asking();
+    let call = Call { deadline: Some(3 * S), ..cost(1) };
+    let ticket = waiting(line.join(0, call));
+    assert_eq!(line.ask(0), Some(1.into()));
+    assert_eq!((line.next_event(0), line.poll(3 * S)), (Some(3 * S + 1), None));
+    let wait = Duration::ZERO;
+    assert_eq!(line.poll(3 * S + 1), Some(Event::Refused(ticket, Refusal::Deadline { wait })));
+    // Nobody is there for the charge.
+    assert_eq!(line.granted(3 * S + 1, 1), []);
+    // A rejection that is over only after a deadline refuses at once.
+    let late = waiting(line.join(4 * S, Call { deadline: Some(5 * S), ..cost(1) }));
+    assert_eq!(line.ask(4 * S), Some(1.into()));
+    let wait = Duration::from_secs(2);
+    assert_eq!(line.rejected(4 * S, 6 * S), Some(Event::Refused(late, Refusal::Deadline { wait })));
+    assert!(line.is_idle());
 }

@@ -17,7 +17,8 @@ use crate::script::{Call, Take, Verdict};
 use crate::store::{Inner, Store};
 use crate::units::Units;
 
-/// The token buckets of one name on a store, as [`SharedBuckets`]: for the layer of `tidegate-http`, say.
+/// The token buckets of one name on a store, as [`SharedBuckets`]: for a [`Gate`](tidegate::Gate) or the layer of
+/// `tidegate-http`, say.
 ///
 /// Those of a key are `{tidegate:NAME:KEY}:LIMIT`, as with a [`SharedLimiter`](crate::SharedLimiter) of the name. On one server
 /// a call may have buckets of several keys; in a cluster it may not.

@@ -12,6 +12,7 @@ mod buckets;
 mod cluster;
 mod exact;
 mod faults;
+mod gate;
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "only the tests of TLS use all of it"))]
 mod harness;
 mod leased;

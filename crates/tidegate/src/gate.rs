@@ -14,9 +14,30 @@
 //! future is polled later after all, it joins the line anew, at its end. So it delays the others once, at most by that.
 //! A *permit* that is forgotten keeps its place in flight: nothing can tell it from a call that runs.
 //!
+//! **Tokens of many machines.** With [`Builder::shared`] the tokens are in buckets that other processes charge too, and the gate
+//! keeps all else: its order, places in flight, bounds, deadlines and hints are those of this process. A call is granted when
+//! the shared buckets have charged it. So all gates on them together are charged at most `B + r·t` in any interval, and a grant is
+//! later than its charge by the way back of the answer.
+//!
+//! - The gate's thread asks, one question at a time, for as many of the first calls as are known to fit, at most
+//!   [64](tidegate_core::queue::MAX_ASKED): so at most 64 grants a trip. After a rejection it comes back when it was told, for the
+//!   head alone. It does not ask for what it knows to be refused.
+//! - The head keeps its turn while it is asked about. If it goes away, is refused at its deadline, or the gate is closed
+//!   meanwhile, its charge goes to the new head if that costs as much and may go, and is lost otherwise. So is a
+//!   grant that nobody collects. A call loses one charge at most.
+//! - Nothing goes back: [`Permit::cancel`] frees the place only, and a reservation that took more than its estimate is charged for the
+//!   rest before the next call.
+//! - A call that does not wait at all, such as [`Gate::try_acquire`] or [`Gate::acquire_within`] with 0, is refused: the
+//!   answer takes a trip. Give it the time of one. [`Gate::level`] and `wait` are as of the last answer: others may have taken more.
+//! - Between processes there is no order. When the bucket is empty, who was rejected comes back before the one that was
+//!   granted then; a gate that is farther away gets less, and one whose calls cost more may get nothing for as long as others take
+//!   each token that comes.
+//!
 //! **How late** a grant is depends on the system's timer and scheduler, tens of microseconds on an idle Linux machine.
 //! It is never early.
 
+mod asking;
+mod build;
 mod call;
 mod clock;
 mod permit;
@@ -28,26 +49,17 @@ mod timer;
 use std::fmt;
 use std::hash::RandomState;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::queue::Line;
-use tidegate_core::{Algorithm, Kind, Quota};
+use tidegate_core::Quota;
 
+pub use self::build::{Builder, GateError};
 pub use self::call::GateCall;
-use self::clock::{BootClock, Time};
 pub use self::permit::{Permit, Reservation};
 pub use self::refused::Refused;
 use self::shared::{Idle, Shared};
-use crate::clock::{Driven, ManualClock};
 pub use tidegate_core::queue::{Cost, Drain, Status, Unsuitable};
-
-/// How many calls may wait unless the builder says otherwise. With keys and deadlines that is 0.7 MB at most.
-const MAX_WAITING: usize = 1024;
-
-/// How long a grant waits for its caller unless the builder says otherwise. An executor that does not come to a woken
-/// task for that long makes the task queue again; a forgotten future delays the others by that much.
-const COLLECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// One budget for calls, with a waiting line. Clones are the same gate.
 ///
@@ -98,15 +110,7 @@ impl Gate {
 
     /// A gate for `quota` where more can be said.
     pub fn builder(quota: Quota) -> Builder {
-        Builder {
-            quotas: vec![quota],
-            kind: Kind::TokenBucket,
-            max_waiting: MAX_WAITING,
-            max_in_flight: NonZeroU64::MAX,
-            max_wait: None,
-            collect_within: COLLECT_WITHIN,
-            clock: None,
-        }
+        Builder::new(quota)
     }
 
     /// A call of `cost`, to say more about it: whose it is, how urgent, how long it may wait.
@@ -197,7 +201,8 @@ impl Gate {
         self.call(estimate).reserve_blocking()
     }
 
-    /// Grants a call now or refuses it, with the wait that would have been needed. It does not pass those who wait.
+    /// Grants a call now or refuses it, with the wait that would have been needed. It does not pass those who wait. A gate
+    /// with [shared](Builder::shared) buckets refuses it, as they would have to be asked.
     ///
     /// # Errors
     ///
@@ -273,7 +278,7 @@ impl Gate {
         call::block_on(self.drained());
     }
 
-    /// How the gate stands.
+    /// How the gate stands; the level of shared buckets is that of the last answer.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared().change(|line, now| line.status(now))
@@ -294,81 +299,5 @@ impl fmt::Debug for Gate {
     /// Without its status, as asking for that serves those who wait.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate").field("max_wait", &self.max_wait).finish_non_exhaustive()
-    }
-}
-
-/// What a gate is to be, from [`Gate::builder`].
-#[must_use = "`build` makes the gate"]
-#[derive(Debug, Clone)]
-pub struct Builder {
-    quotas: Vec<Quota>,
-    kind: Kind,
-    max_waiting: usize,
-    max_in_flight: NonZeroU64,
-    max_wait: Option<Duration>,
-    collect_within: Duration,
-    clock: Option<ManualClock>,
-}
-
-impl Builder {
-    /// A further limit: a call waits until all of them allow it, and is charged in each; until then in none.
-    /// [`GateCall::also`] says what it costs there. A gate has 4 limits at most.
-    pub fn also(mut self, quota: Quota) -> Self {
-        self.quotas.push(quota);
-        self
-    }
-
-    /// Another algorithm than the token bucket, for all limits. Not the leaky bucket, which keeps a queue of its own.
-    pub fn algorithm(self, kind: Kind) -> Self {
-        Self { kind, ..self }
-    }
-
-    /// How many calls may wait; 1024 without this. With 0, a call is granted at once or refused. Each that waits takes
-    /// about 150 bytes beside its future, up to 700 with a key of its own and a deadline.
-    pub fn max_waiting(self, max_waiting: usize) -> Self {
-        Self { max_waiting, ..self }
-    }
-
-    /// How many calls may be in flight; without this there is no limit, and each permit that is held takes about 250
-    /// bytes.
-    pub fn max_in_flight(self, max_in_flight: NonZeroU64) -> Self {
-        Self { max_in_flight, ..self }
-    }
-
-    /// The longest wait of a call that says nothing else; without this it waits for as long as it takes.
-    pub fn max_wait(self, max_wait: Duration) -> Self {
-        Self { max_wait: Some(max_wait), ..self }
-    }
-
-    /// How long a grant waits for its caller to be polled before it is taken back; 5 s without this.
-    pub fn collect_within(self, collect_within: Duration) -> Self {
-        Self { collect_within, ..self }
-    }
-
-    /// A clock that is moved by hand, for tests.
-    pub fn clock(self, clock: &ManualClock) -> Self {
-        Self { clock: Some(clock.clone()), ..self }
-    }
-
-    /// Makes the gate, with everything available.
-    ///
-    /// # Errors
-    ///
-    /// For the leaky bucket, and for more than 4 limits.
-    pub fn build(self) -> Result<Gate, Unsuitable> {
-        let limits: Vec<_> = self.quotas.iter().map(|quota| Algorithm::new(self.kind, *quota)).collect();
-        let mut line = Line::with_limits(&limits, self.max_waiting)?;
-        line.set_max_in_flight(self.max_in_flight);
-        let time = match &self.clock {
-            Some(clock) => Time::Manual(clock.clone()),
-            None => Time::Boot(BootClock::new()),
-        };
-        let collect_within = u64::try_from(self.collect_within.as_nanos()).unwrap_or(u64::MAX);
-        let shared = Arc::new(Shared::new(line, time, collect_within));
-        if let Some(clock) = &self.clock {
-            let driven: Weak<dyn Driven> = Arc::<Shared>::downgrade(&shared);
-            clock.add(driven);
-        }
-        Ok(Gate { life: Arc::new(Life { shared }), seed: RandomState::new(), max_wait: self.max_wait })
     }
 }

@@ -1,6 +1,6 @@
 //! The port to buckets that many processes share, such as those of `tidegate-redis` on a server.
 //!
-//! Whoever decides calls by tables of its own can be given [`SharedBuckets`] in their place: the layer of `tidegate-http`,
+//! Whoever decides calls by tables of its own can be given [`SharedBuckets`] in their place: a [`Gate`](crate::Gate), the layer of `tidegate-http`,
 //! and what you write. What the port says of a call is what each bucket says; which limit binds follows from
 //! [`Policy::combine`](crate::Policy::combine), as everywhere. What to do without an answer is for the asker, who has
 //! chosen an [`OnFailure`].

@@ -4,28 +4,32 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[expect(dead_code, reason = "the tests of shared gates use all of it")]
+mod fake;
 mod task;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use task::{SECOND, Task, builder, gate, joined};
+use fake::{builders, gates};
+use task::{SECOND, Task, builder, gate, joined, taken, try_taken};
 use tidegate::gate::Drain;
 use tidegate::{Kind, Refused};
 
 #[test]
 fn gate_grants_in_order_with_one_wake_each() {
-    let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
-    let mut tasks: Vec<_> = (0..3).map(|_| joined(&gate, 1)).collect();
-    for served in 0..3 {
-        clock.advance(SECOND - Duration::from_nanos(1));
-        assert_eq!(tasks[served].wakes(), 0);
-        clock.advance(Duration::from_nanos(1));
-        let wakes: Vec<_> = tasks.iter().map(Task::wakes).collect();
-        assert_eq!(wakes, (0..3).map(|task| usize::from(task <= served)).collect::<Vec<_>>());
-        assert!(tasks[served].granted().is_some());
+    for (clock, gate) in gates("1/s") {
+        let _first = taken(&gate, 1);
+        let mut tasks: Vec<_> = (0..3).map(|_| joined(&gate, 1)).collect();
+        for served in 0..3 {
+            clock.advance(SECOND - Duration::from_nanos(1));
+            assert_eq!(tasks[served].wakes(), 0);
+            clock.advance(Duration::from_nanos(1));
+            let wakes: Vec<_> = tasks.iter().map(Task::wakes).collect();
+            assert_eq!(wakes, (0..3).map(|task| usize::from(task <= served)).collect::<Vec<_>>());
+            assert!(tasks[served].granted().is_some());
+        }
     }
 }
 
@@ -74,32 +78,34 @@ fn gate_passes_on_what_was_granted_at_the_instant_of_the_drop() {
 
 #[test]
 fn gate_large_head_that_leaves_lets_the_small_ones_go_at_once() {
-    let (clock, gate) = gate("1/s burst 10");
-    let _first = gate.try_acquire(8).unwrap();
-    let large = joined(&gate, 10);
-    let mut small = [joined(&gate, 1), joined(&gate, 1), joined(&gate, 1)];
-    drop(large);
-    let granted: Vec<_> = small.iter_mut().map(Task::granted).collect();
-    assert_eq!(granted.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
-    clock.advance(SECOND);
-    assert!(small[2].granted().is_some());
+    for (clock, gate) in gates("1/s burst 10") {
+        let _first = taken(&gate, 8);
+        let large = joined(&gate, 10);
+        let mut small = [joined(&gate, 1), joined(&gate, 1), joined(&gate, 1)];
+        drop(large);
+        let granted: Vec<_> = small.iter_mut().map(Task::granted).collect();
+        assert_eq!(granted.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+        clock.advance(SECOND);
+        assert!(small[2].granted().is_some());
+    }
 }
 
 #[test]
 fn gate_forgotten_waiter_does_not_stop_the_others() {
-    let (clock, builder) = builder("1/s");
-    let gate = builder.max_in_flight(1.try_into().unwrap()).build().unwrap();
-    let first = gate.try_acquire(1).unwrap();
-    std::mem::forget(joined(&gate, 1));
-    let mut next = joined(&gate, 1);
-    drop(first);
-    // It is granted at 1 s, holds the only place, and nobody collects it for 5 s.
-    clock.advance(6 * SECOND - Duration::from_nanos(1));
-    assert_eq!((gate.status().in_flight, next.wakes()), (1, 0));
-    clock.advance(Duration::from_nanos(1));
-    let permit = next.granted().unwrap();
-    drop(permit);
-    assert_eq!((gate.status().in_flight, gate.status().waiting), (0, 0));
+    for (clock, builder) in builders("1/s") {
+        let gate = builder.max_in_flight(1.try_into().unwrap()).build().unwrap();
+        let first = taken(&gate, 1);
+        std::mem::forget(joined(&gate, 1));
+        let mut next = joined(&gate, 1);
+        drop(first);
+        // It is granted at 1 s, holds the only place, and nobody collects it for 5 s.
+        clock.advance(6 * SECOND - Duration::from_nanos(1));
+        assert_eq!((gate.status().in_flight, next.wakes()), (1, 0));
+        clock.advance(Duration::from_nanos(1));
+        let permit = next.granted().unwrap();
+        drop(permit);
+        assert_eq!((gate.status().in_flight, gate.status().waiting), (0, 0));
+    }
 }
 
 #[test]
@@ -120,53 +126,59 @@ fn gate_waiter_that_comes_late_for_its_grant_queues_again() {
 
 #[test]
 fn gate_refuses_at_once_and_says_the_wait() {
-    let (clock, gate) = gate("1 per 5s");
-    let _first = gate.try_acquire(1).unwrap();
-    let (wait, max_wait) = (5 * SECOND, 3 * SECOND);
-    let hasty = gate.clone();
-    let mut hasty = Task::new(async move { hasty.acquire_within(1, max_wait).await });
-    assert_eq!(hasty.poll().map(Result::unwrap_err), Poll::Ready(Refused::Deadline { max_wait, wait }));
-    assert_eq!(gate.acquire_within_blocking(1, max_wait).unwrap_err(), Refused::Deadline { max_wait, wait });
-    assert_eq!(gate.status().waiting, 0);
+    for (clock, gate) in gates("1 per 5s") {
+        let _first = taken(&gate, 1);
+        let (wait, max_wait) = (5 * SECOND, 3 * SECOND);
+        let hasty = gate.clone();
+        let mut hasty = Task::new(async move { hasty.acquire_within(1, max_wait).await });
+        assert_eq!(hasty.poll().map(Result::unwrap_err), Poll::Ready(Refused::Deadline { max_wait, wait }));
+        assert_eq!(
+            gate.acquire_within_blocking(1, max_wait).unwrap_err(),
+            Refused::Deadline { max_wait, wait }
+        );
+        assert_eq!(gate.status().waiting, 0);
 
-    // In time, until the server says otherwise after a second.
-    let patient = gate.clone();
-    let mut patient = Task::new(async move { patient.acquire_within(1, 5 * SECOND).await });
-    assert!(patient.poll().is_pending());
-    clock.advance(SECOND);
-    gate.close_for(30 * SECOND);
-    assert_eq!(patient.wakes(), 1);
-    let refused = Refused::Deadline { max_wait: 5 * SECOND, wait: 31 * SECOND };
-    assert_eq!(patient.poll().map(Result::unwrap_err), Poll::Ready(refused));
+        // In time, until the server says otherwise after a second.
+        let patient = gate.clone();
+        let mut patient = Task::new(async move { patient.acquire_within(1, 5 * SECOND).await });
+        assert!(patient.poll().is_pending());
+        clock.advance(SECOND);
+        gate.close_for(30 * SECOND);
+        assert_eq!(patient.wakes(), 1);
+        let refused = Refused::Deadline { max_wait: 5 * SECOND, wait: 31 * SECOND };
+        assert_eq!(patient.poll().map(Result::unwrap_err), Poll::Ready(refused));
+    }
 }
 
 #[test]
 fn gate_hint_only_lengthens() {
-    let (clock, gate) = gate("10/s");
-    gate.close_for(3 * SECOND);
-    gate.close_for(SECOND);
-    gate.close_until(2_000_000_000);
-    let mut task = joined(&gate, 1);
-    clock.advance(3 * SECOND - Duration::from_nanos(1));
-    assert_eq!(task.wakes(), 0);
-    clock.advance(Duration::from_nanos(1));
-    assert!(task.granted().is_some());
+    for (clock, gate) in gates("10/s") {
+        gate.close_for(3 * SECOND);
+        gate.close_for(SECOND);
+        gate.close_until(2_000_000_000);
+        let mut task = joined(&gate, 1);
+        clock.advance(3 * SECOND - Duration::from_nanos(1));
+        assert_eq!(task.wakes(), 0);
+        clock.advance(Duration::from_nanos(1));
+        assert!(task.granted().is_some());
+    }
 }
 
 #[test]
 fn gate_full_in_flight_uses_up_no_tokens() {
-    let (clock, builder) = builder("1/s burst 5");
-    let gate = builder.max_in_flight(1.try_into().unwrap()).build().unwrap();
-    let first = gate.try_acquire(1).unwrap();
-    let mut next = joined(&gate, 1);
-    clock.advance(10 * SECOND);
-    assert_eq!(gate.status().level, 5);
-    drop(first);
-    assert_eq!(next.wakes(), 1);
-    let _next = next.granted().unwrap();
-    assert_eq!(gate.status().level, 4);
-    gate.set_max_in_flight(2.try_into().unwrap());
-    assert!(gate.try_acquire(1).is_ok());
+    for (clock, builder) in builders("1/s burst 5") {
+        let gate = builder.max_in_flight(1.try_into().unwrap()).build().unwrap();
+        let first = taken(&gate, 1);
+        let mut next = joined(&gate, 1);
+        clock.advance(10 * SECOND);
+        assert_eq!(gate.status().level, 5);
+        drop(first);
+        assert_eq!(next.wakes(), 1);
+        let _next = next.granted().unwrap();
+        assert_eq!(gate.status().level, 4);
+        gate.set_max_in_flight(2.try_into().unwrap());
+        assert!(try_taken(&gate, 1).is_some());
+    }
 }
 
 #[test]
@@ -203,43 +215,45 @@ fn gate_window_starts_three_at_a_time_and_a_bucket_one_by_one() {
 
 #[test]
 fn gate_keys_in_turn_and_priorities_first() {
-    let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
-    let call = |key: &'static str, priority: u8| {
-        let gate = gate.clone();
-        let mut task = Task::new(async move { gate.call(1).key(key).priority(priority).acquire().await });
-        assert!(task.poll().is_pending());
-        task
-    };
-    let mut tasks = [call("ann", 0), call("ann", 0), call("bob", 0), call("cat", 9)];
-    for expected in [3, 0, 2, 1] {
-        clock.advance(SECOND);
-        let woken: Vec<_> = (0..4).filter(|task| tasks[*task].wakes() == 1).collect();
-        assert!(woken.contains(&expected), "{woken:?}");
-        assert!(tasks[expected].granted().is_some());
+    for (clock, gate) in gates("1/s") {
+        let _first = taken(&gate, 1);
+        let call = |key: &'static str, priority: u8| {
+            let gate = gate.clone();
+            let mut task = Task::new(async move { gate.call(1).key(key).priority(priority).acquire().await });
+            assert!(task.poll().is_pending());
+            task
+        };
+        let mut tasks = [call("ann", 0), call("ann", 0), call("bob", 0), call("cat", 9)];
+        for expected in [3, 0, 2, 1] {
+            clock.advance(SECOND);
+            let woken: Vec<_> = (0..4).filter(|task| tasks[*task].wakes() == 1).collect();
+            assert!(woken.contains(&expected), "{woken:?}");
+            assert!(tasks[expected].granted().is_some());
+        }
     }
 }
 
 #[test]
 fn gate_drains() {
-    let (clock, gate) = gate("1/s");
-    let first = gate.try_acquire(1).unwrap();
-    let (mut served, mut refused) = (joined(&gate, 1), joined(&gate, 1));
-    gate.drain(Drain::Serve);
-    assert_eq!(gate.try_acquire(1).unwrap_err(), Refused::Draining);
-    clock.advance(SECOND);
-    assert!(served.granted().is_some());
-    let all = gate.clone();
-    let mut drained = Box::pin(async move { all.drained().await });
-    assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    gate.drain(Drain::Refuse);
-    assert!(
-        drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
-        "the first still runs"
-    );
-    drop(first);
-    assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
-    assert_eq!(refused.poll().map(Result::unwrap_err), Poll::Ready(Refused::Draining));
+    for (clock, gate) in gates("1/s") {
+        let first = taken(&gate, 1);
+        let (mut served, mut refused) = (joined(&gate, 1), joined(&gate, 1));
+        gate.drain(Drain::Serve);
+        assert_eq!(gate.try_acquire(1).unwrap_err(), Refused::Draining);
+        clock.advance(SECOND);
+        assert!(served.granted().is_some());
+        let all = gate.clone();
+        let mut drained = Box::pin(async move { all.drained().await });
+        assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        gate.drain(Drain::Refuse);
+        assert!(
+            drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+            "the first still runs"
+        );
+        drop(first);
+        assert!(drained.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert_eq!(refused.poll().map(Result::unwrap_err), Poll::Ready(Refused::Draining));
+    }
 }
 
 #[test]
@@ -250,15 +264,16 @@ fn gate_waker_that_panics_leaves_nobody_asleep() {
             panic!("an executor's mistake, as this test wants it");
         }
     }
-    let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
-    let mut bad = joined(&gate, 1);
-    let waker = Waker::from(Arc::new(Panics));
-    assert!(bad.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let mut good = joined(&gate, 1);
-    clock.advance(2 * SECOND);
-    assert!(good.granted().is_some());
-    assert!(bad.granted().is_some());
+    for (clock, gate) in gates("1/s") {
+        let _first = taken(&gate, 1);
+        let mut bad = joined(&gate, 1);
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(bad.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let mut good = joined(&gate, 1);
+        clock.advance(2 * SECOND);
+        assert!(good.granted().is_some());
+        assert!(bad.granted().is_some());
+    }
 }
 
 #[test]
@@ -268,19 +283,20 @@ fn gate_task_that_is_dropped_by_its_own_waker_does_not_lock_up() {
     impl Wake for Owns {
         fn wake(self: Arc<Self>) {}
     }
-    let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
-    let mut task = joined(&gate, 1);
-    let inner = joined(&gate, 1);
-    let waker = Waker::from(Arc::new(Owns(std::sync::Mutex::new(Some(inner)))));
-    assert!(task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    drop(waker);
-    assert_eq!(gate.status().waiting, 2);
-    // A new waker replaces the old one, whose drop gives the inner call up.
-    assert!(task.poll().is_pending());
-    assert_eq!(gate.status().waiting, 1);
-    clock.advance(SECOND);
-    assert!(task.granted().is_some());
+    for (clock, gate) in gates("1/s") {
+        let _first = taken(&gate, 1);
+        let mut task = joined(&gate, 1);
+        let inner = joined(&gate, 1);
+        let waker = Waker::from(Arc::new(Owns(std::sync::Mutex::new(Some(inner)))));
+        assert!(task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert_eq!(gate.status().waiting, 2);
+        // A new waker replaces the old one, whose drop gives the inner call up.
+        assert!(task.poll().is_pending());
+        assert_eq!(gate.status().waiting, 1);
+        clock.advance(SECOND);
+        assert!(task.granted().is_some());
+    }
 }
 
 #[test]

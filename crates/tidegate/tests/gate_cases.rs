@@ -3,22 +3,26 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[expect(dead_code, reason = "the tests of shared gates use all of it")]
+mod fake;
 mod task;
 
 use std::task::Poll;
 
-use task::{SECOND, Task, builder, gate, joined};
+use fake::{builders, gates};
+use task::{SECOND, Task, builder, gate, joined, taken};
 use tidegate::{Gate, Permit, Refused, Reservation};
 
 #[test]
 fn gate_wakes_one_of_a_thousand_for_one_place() {
-    let (clock, gate) = gate("1/s");
-    let _first = gate.try_acquire(1).unwrap();
-    let mut tasks: Vec<_> = (0..1000).map(|_| joined(&gate, 1)).collect();
-    for served in 0..1000 {
-        clock.advance(SECOND);
-        assert!(tasks[served].granted().is_some());
-        assert_eq!(tasks.iter().map(Task::wakes).sum::<usize>(), served + 1);
+    for (clock, gate) in gates("1/s") {
+        let _first = taken(&gate, 1);
+        let mut tasks: Vec<_> = (0..1000).map(|_| joined(&gate, 1)).collect();
+        for served in 0..1000 {
+            clock.advance(SECOND);
+            assert!(tasks[served].granted().is_some());
+            assert_eq!(tasks.iter().map(Task::wakes).sum::<usize>(), served + 1);
+        }
     }
 }
 
@@ -31,13 +35,14 @@ fn gate_is_shared_by_its_clones() {
 
 #[test]
 fn gate_that_is_closed_for_hours_refuses_at_once_who_waits_for_minutes() {
-    let (_clock, builder) = builder("10/s");
-    let gate = builder.max_wait(120 * SECOND).build().unwrap();
-    let early = joined_or_refused(&gate);
-    assert!(early.is_ok());
-    gate.close_for(3 * 3600 * SECOND);
-    let refused = Refused::Deadline { max_wait: 120 * SECOND, wait: 3 * 3600 * SECOND };
-    assert_eq!(joined_or_refused(&gate).unwrap_err(), refused);
+    for (_clock, builder) in builders("10/s") {
+        let gate = builder.max_wait(120 * SECOND).build().unwrap();
+        let early = joined_or_refused(&gate);
+        assert!(early.is_ok());
+        gate.close_for(3 * 3600 * SECOND);
+        let refused = Refused::Deadline { max_wait: 120 * SECOND, wait: 3 * 3600 * SECOND };
+        assert_eq!(joined_or_refused(&gate).unwrap_err(), refused);
+    }
 }
 
 /// A call of cost 1 that is decided at once.
@@ -52,33 +57,34 @@ fn joined_or_refused(gate: &Gate) -> Result<Permit, Refused> {
 #[test]
 fn gate_holds_retries_to_the_same_pace() {
     // One a second; every second job fails and comes again after a second. No two start within one.
-    let (clock, gate) = gate("1/s");
-    let mut jobs: Vec<_> = (0..8).map(|job| (job, None::<Task>, 0)).collect();
-    let mut starts = Vec::new();
-    for tick in 0..200 {
-        for (job, task, retry_at) in &mut jobs {
-            if *retry_at > tick {
-                continue;
-            }
-            let task = task.get_or_insert_with(|| {
-                let gate = gate.clone();
-                Task::new(async move { gate.acquire(1).await })
-            });
-            if let Poll::Ready(Ok(_)) = task.poll() {
-                starts.push(tick);
-                *task = Task::new(std::future::pending());
-                let fails = *job % 2 == 0 && *retry_at == 0;
-                *retry_at = if fails { tick + 10 } else { u64::MAX };
-                if fails {
+    for (clock, gate) in gates("1/s") {
+        let mut jobs: Vec<_> = (0..8).map(|job| (job, None::<Task>, 0)).collect();
+        let mut starts = Vec::new();
+        for tick in 0..200 {
+            for (job, task, retry_at) in &mut jobs {
+                if *retry_at > tick {
+                    continue;
+                }
+                let task = task.get_or_insert_with(|| {
                     let gate = gate.clone();
-                    *task = Task::new(async move { gate.acquire(1).await });
+                    Task::new(async move { gate.acquire(1).await })
+                });
+                if let Poll::Ready(Ok(_)) = task.poll() {
+                    starts.push(tick);
+                    *task = Task::new(std::future::pending());
+                    let fails = *job % 2 == 0 && *retry_at == 0;
+                    *retry_at = if fails { tick + 10 } else { u64::MAX };
+                    if fails {
+                        let gate = gate.clone();
+                        *task = Task::new(async move { gate.acquire(1).await });
+                    }
                 }
             }
+            clock.advance(SECOND / 10);
         }
-        clock.advance(SECOND / 10);
+        assert_eq!(starts.len(), 8 + 4);
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 10), "{starts:?}");
     }
-    assert_eq!(starts.len(), 8 + 4);
-    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 10), "{starts:?}");
 }
 
 #[test]
@@ -146,14 +152,15 @@ fn gate_waits_for_requests_and_llm_tokens_together() {
 
 #[test]
 fn gate_clock_that_is_moved_to_its_end_comes_back() {
-    let (clock, gate) = gate("1/s");
-    clock.set(u64::MAX - 1);
-    let _first = gate.try_acquire(1).unwrap();
-    // The next token would come a second after the end of time.
-    let mut second = joined(&gate, 1);
-    clock.advance(std::time::Duration::MAX);
-    assert_eq!(clock.now_ns(), u64::MAX);
-    assert!(second.poll().is_pending());
+    for (clock, gate) in gates("1/s") {
+        clock.set(u64::MAX - 1);
+        let _first = taken(&gate, 1);
+        // The next token would come a second after the end of time.
+        let mut second = joined(&gate, 1);
+        clock.advance(std::time::Duration::MAX);
+        assert_eq!(clock.now_ns(), u64::MAX);
+        assert!(second.poll().is_pending());
+    }
 }
 
 #[test]
@@ -162,16 +169,17 @@ fn gate_keeps_nothing_of_those_who_stopped_waiting_for_its_end() {
     impl std::task::Wake for Count {
         fn wake(self: std::sync::Arc<Self>) {}
     }
-    let (_clock, gate) = gate("1/s");
-    let permit = gate.try_acquire(1).unwrap();
-    let wakers: Vec<_> = (0..100).map(|_| std::sync::Arc::new(Count)).collect();
-    for waker in &wakers {
-        let waker = waker.clone().into();
-        let mut context = std::task::Context::from_waker(&waker);
-        let mut drained = std::pin::pin!(gate.drained());
-        assert!(drained.as_mut().poll(&mut context).is_pending());
-        assert!(drained.as_mut().poll(&mut context).is_pending());
+    for (_clock, gate) in gates("1/s") {
+        let permit = taken(&gate, 1);
+        let wakers: Vec<_> = (0..100).map(|_| std::sync::Arc::new(Count)).collect();
+        for waker in &wakers {
+            let waker = waker.clone().into();
+            let mut context = std::task::Context::from_waker(&waker);
+            let mut drained = std::pin::pin!(gate.drained());
+            assert!(drained.as_mut().poll(&mut context).is_pending());
+            assert!(drained.as_mut().poll(&mut context).is_pending());
+        }
+        assert!(wakers.iter().all(|waker| std::sync::Arc::strong_count(waker) == 1), "a waker is still kept");
+        drop(permit);
     }
-    assert!(wakers.iter().all(|waker| std::sync::Arc::strong_count(waker) == 1), "a waker is still kept");
-    drop(permit);
 }

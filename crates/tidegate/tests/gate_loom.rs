@@ -5,11 +5,14 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use loom::thread;
 use tidegate::clock::ManualClock;
+use tidegate::shared::{Deciding, Made, OnFailure, SharedAnswer, SharedBuckets, SharedCall, Told, Unsuited};
+use tidegate::{Algorithm, Decision};
 use tidegate::{Gate, Permit, Refused};
 
 type Waiting = Pin<Box<dyn Future<Output = Result<Permit, Refused>> + Send>>;
@@ -81,5 +84,70 @@ fn gate_two_ends_at_once_free_two_places() {
         let permits: Vec<_> = next.iter_mut().map(poll).collect();
         assert!(permits.iter().all(Poll::is_ready));
         assert_eq!((gate.status().level, gate.status().in_flight), (6, 2));
+    });
+}
+
+/// Buckets that allow everything, once they may answer.
+#[derive(Debug, Default, Clone)]
+struct Slow(Arc<Mutex<(bool, Vec<Waker>)>>);
+
+impl Slow {
+    fn answer(&self) {
+        let wakers = {
+            let mut inner = self.0.lock().unwrap();
+            inner.0 = true;
+            std::mem::take(&mut inner.1)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl SharedBuckets for Slow {
+    fn accepts(&self, _: &str, _: &Algorithm) -> Result<(), Unsuited> {
+        Ok(())
+    }
+
+    fn spans_keys(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, _: SharedCall) -> Deciding {
+        let slow = self.clone();
+        Box::pin(std::future::poll_fn(move |context| {
+            let mut inner = slow.0.lock().unwrap();
+            if !inner.0 {
+                inner.1.push(context.waker().clone());
+                return Poll::Pending;
+            }
+            let (start_after, reset_after) = (Duration::ZERO, Duration::from_millis(1));
+            let decision = Decision::Allowed { start_after, remaining: 7, reset_after };
+            let each = vec![Some(Told { decision, left: None })];
+            Poll::Ready(Ok(SharedAnswer { each, made: Made::Exact }))
+        }))
+    }
+}
+
+#[test]
+fn gate_answered_while_who_is_asked_about_goes_and_another_serves() {
+    loom::model(|| {
+        let clock = ManualClock::new();
+        let slow = Slow::default();
+        let builder = Gate::builder("1000/s burst 9".parse().unwrap()).clock(&clock);
+        let buckets = Arc::new(slow.clone());
+        let gate = builder.shared(buckets, "calls", "api", OnFailure::Closed).build().unwrap();
+        let dropped = joined(&gate);
+        let mut next = joined(&gate);
+        let other = thread::spawn(move || drop(dropped));
+        // Whoever sees that the answer is there takes it: the one that leaves, or who moves the clock.
+        slow.answer();
+        clock.advance(Duration::ZERO);
+        other.join().unwrap();
+        clock.advance(Duration::ZERO);
+        let permit = match poll(&mut next) {
+            Poll::Ready(permit) => permit,
+            Poll::Pending => panic!("the charge of the first, or one of its own"),
+        };
+        assert_eq!((gate.status().waiting, gate.status().in_flight), (0, 1));
+        drop(permit);
     });
 }

@@ -153,6 +153,11 @@ impl TokenBucket {
         state.0.saturating_sub(product(now, self.rate.get()))
     }
 
+    /// The state that at `at` is full again `reset_after` later.
+    pub(crate) fn full_after(&self, at: u64, reset_after: Duration) -> Tat {
+        Tat(product(at, self.rate.get()).saturating_add(self.gained(reset_after).min(self.headroom())))
+    }
+
     /// `tokens` in units.
     #[inline]
     pub(super) fn units(&self, tokens: u64) -> u128 {

@@ -63,6 +63,33 @@ impl Budget {
         self.open.insert(number, charge);
     }
 
+    /// Keeps an open charge that is made elsewhere: it changes nothing here, and cannot be taken back.
+    pub(super) fn note(&mut self, now: u64, number: u64, cost: u64) {
+        let nowhere =
+            Charge { at: now, cost, place: 0, joined: Since::default(), times_full: self.times_full };
+        self.open.insert(number, nowhere);
+    }
+
+    /// What `actual` is above the open charge of that number; 0 if there is none.
+    pub(super) fn excess(&self, number: u64, actual: u64) -> u64 {
+        self.open.get(&number).map_or(0, |charge| actual.saturating_sub(charge.cost))
+    }
+
+    /// The cost, or the capacity if that is less.
+    pub(super) fn at_most_full(&self, cost: u64) -> u64 {
+        match self.look(0, cost) {
+            Decision::Never { capacity } => capacity,
+            _ => cost,
+        }
+    }
+
+    /// A token bucket becomes one that at `at` is full again `reset_after` later.
+    pub(super) fn set(&mut self, at: u64, reset_after: Duration) {
+        if let Algorithm::TokenBucket(bucket) = &self.algorithm {
+            self.state = State::from_token_bucket(at, bucket.full_after(at, reset_after));
+        }
+    }
+
     /// Ends an open charge as it is. `false` if there is none of that number.
     pub(super) fn close(&mut self, number: u64) -> bool {
         let ended = self.open.remove(&number).is_some();

@@ -34,6 +34,18 @@ impl Cost {
         self
     }
 
+    /// Both together.
+    pub(super) fn plus(mut self, other: Self) -> Self {
+        self.of.iter_mut().zip(other.of).for_each(|(sum, cost)| *sum = sum.saturating_add(cost));
+        self
+    }
+
+    /// What is left without `other`.
+    pub(super) fn minus(mut self, other: Self) -> Self {
+        self.of.iter_mut().zip(other.of).for_each(|(left, cost)| *left = left.saturating_sub(cost));
+        self
+    }
+
     /// The index of each limit, and what is taken from it.
     pub(super) fn each(self) -> impl Iterator<Item = (usize, u64)> {
         self.of.into_iter().enumerate()

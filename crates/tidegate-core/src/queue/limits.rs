@@ -69,6 +69,33 @@ impl Limits {
         }
     }
 
+    /// Keeps an open charge that is made elsewhere.
+    pub(super) fn note(&mut self, now: u64, number: u64, cost: Cost) {
+        for (limit, budget) in self.budgets.iter_mut().enumerate() {
+            budget.note(now, number, cost.of(limit));
+        }
+    }
+
+    /// What `actual` is above an open charge, in each limit.
+    pub(super) fn excess(&self, number: u64, actual: Cost) -> Cost {
+        let excess = |(limit, budget): (usize, &Budget)| (limit, budget.excess(number, actual.of(limit)));
+        let each = self.budgets.iter().enumerate().map(excess);
+        each.fold(Cost::default(), |cost, (limit, excess)| cost.with(limit, excess))
+    }
+
+    /// The same, but in no limit more than it can hold.
+    pub(super) fn at_most_full(&self, cost: Cost) -> Cost {
+        let full = |(limit, (budget, of)): (usize, (&Budget, u64))| (limit, budget.at_most_full(of));
+        self.each(cost).enumerate().map(full).fold(cost, |cost, (limit, of)| cost.with(limit, of))
+    }
+
+    /// Sets what is known of a limit: at `at` it was full again `reset_after` later.
+    pub(super) fn set(&mut self, limit: usize, at: u64, reset_after: Duration) {
+        if let Some(budget) = self.budgets.get_mut(limit) {
+            budget.set(at, reset_after);
+        }
+    }
+
     pub(super) fn close(&mut self, number: u64) -> bool {
         // Each must be told, so this does not stop at the first.
         self.budgets.iter_mut().filter_map(|budget| budget.close(number).then_some(())).count() > 0

@@ -5,6 +5,7 @@
 //! with nobody waiting is in no rotation and is forgotten, so memory follows the number of calls that wait.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use super::Ticket;
 use super::cost::{Cost, Sum};
@@ -69,6 +70,34 @@ impl Order {
         let (_, &key) = class.rotation.first_key_value()?;
         let (&number, call) = self.flows.get(&(priority, key))?.calls.first_key_value()?;
         Some((Ticket { number, key, priority }, call.cost))
+    }
+
+    /// The calls that come first, in the order in which they would be served, and at most `most`.
+    pub(super) fn first(&self, most: usize) -> Vec<(Ticket, Cost)> {
+        let mut first = Vec::new();
+        for (&priority, class) in self.classes.iter().rev() {
+            let keys = class.rotation.values().take(most.saturating_sub(first.len()));
+            let flow = |&key: &u64| Some((key, self.flows.get(&(priority, key))?.calls.iter()));
+            let mut turns: Vec<_> = keys.filter_map(flow).collect();
+            // Each key in turn has one served, until none has another.
+            while !turns.is_empty() {
+                turns.retain_mut(|(key, calls)| {
+                    let next = calls.next().filter(|_| first.len() < most);
+                    first.extend(
+                        next.map(|(&number, call)| (Ticket { number, key: *key, priority }, call.cost)),
+                    );
+                    next.is_some()
+                });
+            }
+        }
+        first
+    }
+
+    /// Whether a call waits, and may still be granted at `now`.
+    pub(super) fn waits(&self, ticket: Ticket, now: u64) -> bool {
+        let flow = self.flows.get(&(ticket.priority, ticket.key));
+        let call = flow.and_then(|flow| flow.calls.get(&ticket.number));
+        call.is_some_and(|call| call.deadline.is_none_or(|deadline| now <= deadline))
     }
 
     pub(super) fn first_deadline(&self) -> Option<(u64, Ticket)> {

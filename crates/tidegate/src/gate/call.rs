@@ -176,15 +176,37 @@ impl Waiting<'_> {
         let joined_at = *self.joined_at.get_or_insert(now);
         let deadline = max_wait.and_then(|wait| joined_at.checked_add(nanoseconds(wait)));
         match shared.join(now, Call { cost, key, priority, deadline }, waker) {
-            Asked::Granted(receipt) => Poll::Ready(Ok(Held::new(Arc::clone(shared), receipt, cost))),
+            Asked::Granted(receipt) => Poll::Ready(Ok(Held::new(Arc::clone(shared), receipt, cost, None))),
             Asked::Waiting(ticket) => {
                 self.ticket = Some(ticket);
-                Poll::Pending
+                // With a clock that is moved by hand, shared buckets may have answered already.
+                if shared.sharing.is_some() { self.collect(ticket, waker) } else { Poll::Pending }
             }
             Asked::Refused(refusal) => {
                 Poll::Ready(Err(Refused::new(refusal, since(joined_at, now), max_wait)))
             }
             Asked::NoTimer(kind) => Poll::Ready(Err(Refused::NoTimer { kind })),
+        }
+    }
+
+    /// What came of the wait.
+    fn collect(&mut self, ticket: Ticket, waker: &Waker) -> Poll<Result<Held, Refused>> {
+        let shared = self.call.gate.shared();
+        let Poll::Ready(outcome) = shared.collect(ticket, waker) else {
+            return Poll::Pending;
+        };
+        self.ticket = None;
+        match outcome {
+            Outcome::Granted(receipt, made) => {
+                let held = Held::new(Arc::clone(shared), receipt, self.call.costs.into(), made);
+                Poll::Ready(Ok(held))
+            }
+            Outcome::Refused { refusal, at } => {
+                let waited = since(self.joined_at.unwrap_or(at), at);
+                Poll::Ready(Err(Refused::new(refusal, waited, self.call.max_wait)))
+            }
+            // It came too late for its grant and queues again; its deadline stays.
+            Outcome::Lapsed => self.join(waker),
         }
     }
 }
@@ -193,26 +215,9 @@ impl Future for Waiting<'_> {
     type Output = Result<Held, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(ticket) = self.ticket else {
-            return self.join(context.waker());
-        };
-        let shared = self.call.gate.shared();
-        let Poll::Ready(outcome) = shared.collect(ticket, context.waker()) else {
-            return Poll::Pending;
-        };
-        self.ticket = None;
-        match outcome {
-            Outcome::Granted(receipt) => Poll::Ready(Ok(Held::new(
-                Arc::clone(self.call.gate.shared()),
-                receipt,
-                self.call.costs.into(),
-            ))),
-            Outcome::Refused { refusal, at } => {
-                let waited = since(self.joined_at.unwrap_or(at), at);
-                Poll::Ready(Err(Refused::new(refusal, waited, self.call.max_wait)))
-            }
-            // It came too late for its grant and queues again; its deadline stays.
-            Outcome::Lapsed => self.join(context.waker()),
+        match self.ticket {
+            Some(ticket) => self.collect(ticket, context.waker()),
+            None => self.join(context.waker()),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidegate_core::queue::{Cost, Receipt};
 
 use super::shared::Shared;
+use crate::shared::Made;
 
 /// A place in flight, with the tokens that were charged for it.
 #[derive(Debug)]
@@ -12,11 +13,12 @@ pub(super) struct Held {
     shared: Arc<Shared>,
     receipt: Receipt,
     cost: Cost,
+    made: Option<Made>,
 }
 
 impl Held {
-    pub(super) fn new(shared: Arc<Shared>, receipt: Receipt, cost: Cost) -> Self {
-        Self { shared, receipt, cost }
+    pub(super) fn new(shared: Arc<Shared>, receipt: Receipt, cost: Cost, made: Option<Made>) -> Self {
+        Self { shared, receipt, cost, made }
     }
 
     fn settle(&self, actual: Cost) {
@@ -51,7 +53,14 @@ impl Permit {
         self.held.cost
     }
 
-    /// Gives the permit back unused: the place is free, and the tokens are there as if it had not been granted.
+    /// How the shared buckets decided; `None` if the gate has its tokens to itself.
+    #[must_use]
+    pub fn made(&self) -> Option<Made> {
+        self.held.made
+    }
+
+    /// Gives the permit back unused: the place is free, and the tokens are there as if it had not been granted. (What
+    /// shared buckets were charged stays spent.)
     ///
     /// ```
     /// use tidegate::Gate;
@@ -105,10 +114,18 @@ impl Reservation {
         self.held.cost
     }
 
+    /// How the shared buckets decided; `None` if the gate has its tokens to itself.
+    #[must_use]
+    pub fn made(&self) -> Option<Made> {
+        self.held.made
+    }
+
     /// Says what the call cost, and frees its place.
     ///
     /// If that is less than the estimate, the rest is back as if it had not been charged. If it is more, the
     /// difference is charged now; what is not there is paid by the refill to come, before anybody else is granted.
+    ///
+    /// Shared buckets take nothing back. What was above the estimate is asked of them before the next call is.
     ///
     /// With several limits, this is the cost in the first one, and the estimates of the others stay: see
     /// [`Self::settle_each`].

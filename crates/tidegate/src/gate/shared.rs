@@ -14,10 +14,12 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate_core::queue::{Call, Event, Joined, Line, Receipt, Refusal, Ticket};
 
+use super::asking::{Question, Sharing};
 use super::clock::Time;
 use super::sync::{Condvar, Mutex, MutexGuard, whole};
 use super::timer;
 use crate::clock::Driven;
+use crate::shared::Made;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -26,7 +28,9 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     pub(super) time: Time,
     /// How long a grant waits for its caller, in nanoseconds.
-    collect_within: u64,
+    pub(super) collect_within: u64,
+    /// Where the tokens are, if not in the line.
+    pub(super) sharing: Option<Sharing>,
 }
 
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(super) struct State {
     /// Who waits until nobody waits or is in flight, by the number of an [`Idle`].
     idle: BTreeMap<u64, Waker>,
     next_idle: u64,
+    /// What is asked, if the tokens are elsewhere.
+    pub(super) question: Question,
     /// Whether the timer's thread runs, and until when it sleeps.
     pub(super) timer_runs: bool,
     pub(super) timer_until: u64,
@@ -49,7 +55,7 @@ pub(super) struct State {
 #[derive(Debug)]
 enum Slot {
     Waiting(Waker),
-    Granted { receipt: Receipt, lapses: u64 },
+    Granted { receipt: Receipt, made: Option<Made>, lapses: u64 },
     Refused { refusal: Refusal, at: u64 },
 }
 
@@ -65,7 +71,7 @@ pub(super) enum Asked {
 /// What came of a call that waited.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Granted(Receipt),
+    Granted(Receipt, Option<Made>),
     Refused {
         refusal: Refusal,
         at: u64,
@@ -75,18 +81,19 @@ pub(super) enum Outcome {
 }
 
 impl Shared {
-    pub(super) fn new(line: Line, time: Time, collect_within: u64) -> Self {
+    pub(super) fn new(line: Line, time: Time, collect_within: u64, sharing: Option<Sharing>) -> Self {
         let state = State {
             line,
             slots: BTreeMap::new(),
             offers: BTreeSet::new(),
             idle: BTreeMap::new(),
             next_idle: 0,
+            question: Question::default(),
             timer_runs: false,
             timer_until: u64::MAX,
             ended: false,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new(), time, collect_within }
+        Self { state: Mutex::new(state), changed: Condvar::new(), time, collect_within, sharing }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -127,9 +134,9 @@ impl Shared {
             return Poll::Pending;
         }
         Poll::Ready(match state.slots.remove(&ticket) {
-            Some(Slot::Granted { receipt, lapses }) => {
+            Some(Slot::Granted { receipt, made, lapses }) => {
                 state.offers.remove(&(lapses, ticket));
-                Outcome::Granted(receipt)
+                Outcome::Granted(receipt, made)
             }
             Some(Slot::Refused { refusal, at }) => Outcome::Refused { refusal, at },
             Some(Slot::Waiting(_)) | None => Outcome::Lapsed,
@@ -146,7 +153,7 @@ impl Shared {
             Some(Slot::Waiting(_)) => {
                 state.line.cancel(ticket);
             }
-            Some(Slot::Granted { receipt, lapses }) => {
+            Some(Slot::Granted { receipt, lapses, .. }) => {
                 state.offers.remove(&(*lapses, ticket));
                 state.line.cancel_granted(now, *receipt);
             }
@@ -171,8 +178,15 @@ impl Shared {
         self.leave(state, now, woken);
     }
 
-    /// Tells the timer if it sleeps too long, unlocks, and wakes.
-    fn leave(&self, mut state: MutexGuard<'_, State>, now: u64, woken: Vec<Waker>) {
+    /// Tells the timer if it sleeps too long, unlocks, and wakes. Without a timer it asks.
+    fn leave(&self, state: MutexGuard<'_, State>, now: u64, woken: Vec<Waker>) {
+        self.release(state, now, woken);
+        if self.sharing.is_some() && matches!(self.time, Time::Manual(_)) {
+            self.ask();
+        }
+    }
+
+    pub(super) fn release(&self, mut state: MutexGuard<'_, State>, now: u64, woken: Vec<Waker>) {
         if state.timer_runs
             && let Some(next) = state.next_event(now)
             && next < state.timer_until
@@ -193,9 +207,10 @@ impl Shared {
     ) -> (MutexGuard<'a, State>, Option<u64>) {
         let mut woken = Vec::new();
         state.serve(now, self.collect_within, &mut woken);
-        if !woken.is_empty() {
+        if !woken.is_empty() || self.sharing.is_some() {
             drop(state);
             wake_all(woken);
+            self.ask();
             state = self.lock();
         }
         let next = state.next_event(now);
@@ -267,7 +282,7 @@ impl Driven for Shared {
 
 impl State {
     /// Grants and refuses what is due, and takes back what nobody collected.
-    fn serve(&mut self, now: u64, collect_within: u64, woken: &mut Vec<Waker>) {
+    pub(super) fn serve(&mut self, now: u64, collect_within: u64, woken: &mut Vec<Waker>) {
         while let Some(&(lapses, ticket)) = self.offers.first()
             && lapses <= now
         {
@@ -277,24 +292,39 @@ impl State {
             }
         }
         while let Some(event) = self.line.poll(now) {
-            let (ticket, slot) = match event {
-                Event::Granted(ticket, receipt) => {
-                    let lapses = now.saturating_add(collect_within);
-                    self.offers.insert((lapses, ticket));
-                    (ticket, Slot::Granted { receipt, lapses })
-                }
-                Event::Refused(ticket, refusal) => (ticket, Slot::Refused { refusal, at: now }),
-            };
-            if let Some(Slot::Waiting(waker)) = self.slots.insert(ticket, slot) {
-                woken.push(waker);
-            }
+            self.happened(event, None, now, collect_within, woken);
         }
         if self.line.is_idle() {
             woken.extend(std::mem::take(&mut self.idle).into_values());
         }
     }
 
+    /// Keeps what happened to a waiting call for its caller. `made` is how shared buckets decided.
+    pub(super) fn happened(
+        &mut self,
+        event: Event,
+        made: Option<Made>,
+        now: u64,
+        collect_within: u64,
+        woken: &mut Vec<Waker>,
+    ) {
+        let (ticket, slot) = match event {
+            Event::Granted(ticket, receipt) => {
+                let lapses = now.saturating_add(collect_within);
+                self.offers.insert((lapses, ticket));
+                (ticket, Slot::Granted { receipt, made, lapses })
+            }
+            Event::Refused(ticket, refusal) => (ticket, Slot::Refused { refusal, at: now }),
+        };
+        if let Some(Slot::Waiting(waker)) = self.slots.insert(ticket, slot) {
+            woken.push(waker);
+        }
+    }
+
     fn next_event(&self, now: u64) -> Option<u64> {
+        if self.question.is_due() {
+            return Some(now);
+        }
         let line = self.line.next_event(now);
         let lapse = self.offers.first().map(|(lapses, _)| *lapses);
         match (line, lapse) {

@@ -55,6 +55,18 @@ pub(crate) fn builder(quota: &str) -> (ManualClock, Builder) {
     (clock, builder)
 }
 
+/// A call that is granted when it is polled first, whether the gate asks for it or not.
+pub(crate) fn taken(gate: &Gate, cost: u64) -> Permit {
+    try_taken(gate, cost).unwrap()
+}
+
+/// The same, if it is. If not, it leaves the line.
+pub(crate) fn try_taken(gate: &Gate, cost: u64) -> Option<Permit> {
+    let gate = gate.clone();
+    let mut call = Task::new(async move { gate.acquire(cost).await });
+    call.granted()
+}
+
 pub(crate) fn gate(quota: &str) -> (ManualClock, Gate) {
     let (clock, builder) = builder(quota);
     (clock, builder.build().unwrap())
