@@ -23,6 +23,10 @@ use crate::run::signals::is_ignored;
 /// How long a server that was told to end may take, before it is told more firmly.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether somebody reads what is said to the server, when the process that was started has ended.
+/// What that left behind has its input for a moment, even if it turns to another at once.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// What the threads tell.
 #[derive(Debug)]
 enum Report {
@@ -120,6 +124,8 @@ async fn watch(
     let mut said_all = false;
     let mut exited = None;
     let mut signalled = false;
+    // Whether nobody reads what is said to the server any more.
+    let mut is_over = false;
     // What the server is told next if it does not end, and when; or when it is no longer waited for what it has said.
     let mut next: Option<(Instant, Signal)> = None;
     let mut too_long = None;
@@ -136,12 +142,13 @@ async fn watch(
                         exited = Some(status);
                         // A client that asked for the end may not read the rest any more. And if nobody reads what is said to
                         // the server, what it left behind is no server, though it may hold its output open.
-                        let is_over = shared.is_unread();
+                        is_over = shared.is_unread();
                         steps_before = shared.steps_down();
                         if is_over {
                             spawn_close(shared, reports)?;
                         }
-                        next = (signalled || is_over).then(|| (Instant::now() + PATIENCE, Signal::KILL));
+                        let wait = if signalled || is_over { PATIENCE } else { LOOK };
+                        next = Some((Instant::now() + wait, Signal::KILL));
                     }
                     Some(Report::Up(End::Closed)) => {}
                     Some(Report::Down(End::Closed)) => {
@@ -165,6 +172,16 @@ async fn watch(
             signal = signals.next() => Some(signal),
             () = sleep_until(at), if next.is_some() => {
                 if let Some(status) = exited {
+                    if !signalled && !is_over {
+                        is_over = shared.is_unread();
+                        if is_over {
+                            spawn_close(shared, reports)?;
+                        }
+                        steps_before = shared.steps_down();
+                        let wait = if is_over { PATIENCE } else { LOOK };
+                        next = Some((Instant::now() + wait, Signal::KILL));
+                        continue;
+                    }
                     let steps = shared.steps_down();
                     if signalled || steps == steps_before && steps.is_multiple_of(2) {
                         return Ok(code(status));
