@@ -2,8 +2,9 @@
 //!
 //! On the hot key, limiters that lease are measured too, with the calls to the server that they need.
 //!
-//! All share one connection between all callers, on the same server and runtime. The server, which is started here, and the
-//! callers share the machine, so the figures say what the two have to do, and not what a server alone can.
+//! All share one connection between all callers, on the same server and runtime, in turns. The server, which is started
+//! here, has the first processor to itself, as far as this program is concerned, and the callers have the others. Whoever has
+//! more to do limits the rate, so what a decision takes of each is told too.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
@@ -35,6 +36,9 @@ struct Cli {
     /// Only the load on one key that is allowed
     #[arg(long)]
     hot: bool,
+    /// How many callers there are at a time
+    #[arg(long, value_delimiter = ',', default_value = "1,64,512")]
+    callers: Vec<usize>,
     /// The server
     #[arg(long, default_value = "redis-server", env = "TIDEGATE_REDIS_SERVER")]
     server: String,
@@ -94,8 +98,9 @@ impl Load {
 #[derive(Clone)]
 enum Peer {
     Plain(MultiplexedConnection, Arc<str>),
-    Ours(Arc<SharedLimiter>),
-    /// A limiter that leases, and its store.
+    /// A limiter and its store.
+    Ours(Arc<SharedLimiter>, Store),
+    /// One that leases.
     Leased(Arc<LeasedLimiter>, Store),
 }
 
@@ -114,7 +119,7 @@ impl Peer {
                     command.arg(rate).arg(burst).arg(1).query_async(connection).await?;
                 Ok(allowed == 1)
             }
-            Self::Ours(limiter) => {
+            Self::Ours(limiter, _) => {
                 let answer = limiter.check(&key.to_string()).await;
                 ensure!(matches!(answer.made, Made::Exact | Made::Remembered), "{answer:?}");
                 Ok(answer.is_allowed())
@@ -134,11 +139,11 @@ struct Server(Child, String);
 impl Server {
     fn start(program: &str) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        let child = Command::new("taskset")
+            .args(["-c", "0", program, "--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .stdout(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start `{program}`; install redis-server"))?;
+            .with_context(|| format!("cannot start `{program}` by `taskset`; install redis-server"))?;
         let server = Self(child, format!("redis://127.0.0.1:{port}"));
         let until = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -162,17 +167,33 @@ struct Figures {
     per_second: f64,
     p50_us: f64,
     p99_us: f64,
-    /// The server's time on its processor for a decision: what others on this machine do changes it least.
+    /// The time on the processor for a decision, of the server and of the callers with their client: what others on this
+    /// machine do changes it least.
     server_us: f64,
-    /// Calls of a limiter that leases to the server.
+    client_us: f64,
+    /// Scripts of ours.
     trips_per_second: f64,
 }
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let server = Server::start(&cli.server)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let processors = std::thread::available_parallelism()?.get();
+    let workers = processors.saturating_sub(1).max(1);
+    if processors > 1 {
+        leave_the_first_processor(processors)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     runtime.block_on(run(&cli, &server))
+}
+
+/// Threads that are started later do the same.
+fn leave_the_first_processor(processors: usize) -> Result<()> {
+    let own = std::process::id().to_string();
+    let others = format!("1-{}", processors - 1);
+    let told = Command::new("taskset").args(["-c", "-p", &others, &own]).output().context("no taskset")?;
+    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    Ok(())
 }
 
 async fn run(cli: &Cli, server: &Server) -> Result<()> {
@@ -198,14 +219,14 @@ async fn run(cli: &Cli, server: &Server) -> Result<()> {
             let leasing = Leasing { max_overshoot: quota.burst() / 10, keys: 1000 };
             let mut peers = vec![
                 Peer::Plain(connection.clone(), sha.as_str().into()),
-                Peer::Ours(limiter(&asking)?),
-                Peer::Ours(limiter(&store)?),
+                Peer::Ours(limiter(&asking)?, asking.clone()),
+                Peer::Ours(limiter(&store)?, store.clone()),
             ];
             if load == Load::Hot {
                 let limiter = store.leased_limiter("leased", quota, leasing, OnFailure::Closed).await?;
                 peers.push(Peer::Leased(Arc::new(limiter), store.clone()));
             }
-            for callers in [1, 64, 512] {
+            for &callers in &cli.callers {
                 for (index, peer) in peers.iter().enumerate() {
                     // What the store remembers makes no difference where nothing is rejected.
                     if index != 2 || load == Load::HotRejected {
@@ -242,26 +263,33 @@ async fn measure(
         }
     }
     let trips = || match peer {
-        Peer::Leased(_, store) => store.stats().scripts,
-        _ => 0,
+        Peer::Ours(_, store) | Peer::Leased(_, store) => store.stats().scripts,
+        Peer::Plain(..) => 0,
     };
     let before = trips();
     let cpu = server_cpu_us(connection).await?;
+    let own_cpu = own_cpu_us()?;
     let start = Instant::now();
     let until = start + time;
     let tasks: Vec<_> =
         (0..callers).map(|seed| tokio::spawn(call(peer.clone(), load, seed, until))).collect();
-    let mut latency_ns = Histogram::<u64>::new(3)?;
+    let mut all = Vec::with_capacity(callers);
     for task in tasks {
-        latency_ns.add(task.await??)?;
+        all.push(task.await??);
     }
     let seconds = start.elapsed().as_secs_f64();
+    let own_cpu = own_cpu_us()? - own_cpu;
+    let mut latency_ns = Histogram::<u64>::new(3)?;
+    for latency in all.into_iter().flatten() {
+        latency_ns.record(latency.into())?;
+    }
     Ok(Figures {
         per_second: latency_ns.len() as f64 / seconds,
         p50_us: latency_ns.value_at_quantile(0.5) as f64 / 1000.0,
         p99_us: latency_ns.value_at_quantile(0.99) as f64 / 1000.0,
         trips_per_second: (trips() - before) as f64 / seconds,
         server_us: (server_cpu_us(connection).await? - cpu) / latency_ns.len() as f64,
+        client_us: own_cpu / latency_ns.len() as f64,
     })
 }
 
@@ -274,10 +302,20 @@ async fn server_cpu_us(connection: &mut MultiplexedConnection) -> Result<f64> {
     Ok(of("used_cpu_user:")? + of("used_cpu_sys:")?)
 }
 
-/// One caller: one decision after the other.
-async fn call(mut peer: Peer, load: Load, seed: usize, until: Instant) -> Result<Histogram<u64>> {
+/// What this process has taken of its processors, to a hundredth of a second.
+fn own_cpu_us() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name before may hold spaces. The 12th and the 13th after it are the ticks of user and system.
+    let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(2);
+    let ticks = fields.map(str::parse::<f64>).sum::<Result<f64, _>>()?;
+    Ok(ticks * 10_000.0)
+}
+
+/// One caller: one decision after the other. Says how many nanoseconds each took, as a plain list: a histogram for each of 512
+/// callers would be most of what they do.
+async fn call(mut peer: Peer, load: Load, seed: usize, until: Instant) -> Result<Vec<u32>> {
     let mut random = Pcg64::seed_from_u64(seed as u64);
-    let mut latency_ns = Histogram::<u64>::new(3)?;
+    let mut latency_ns = Vec::new();
     let mut start = Instant::now();
     while start < until {
         let key = if load == Load::Different { random.random_range(0..KEYS) } else { 0 };
@@ -285,7 +323,7 @@ async fn call(mut peer: Peer, load: Load, seed: usize, until: Instant) -> Result
             bail!("the answer is not that of `{}`", load.name());
         }
         let end = Instant::now();
-        latency_ns.record(u64::try_from((end - start).as_nanos())?)?;
+        latency_ns.push(u32::try_from((end - start).as_nanos()).unwrap_or(u32::MAX));
         start = end;
         // What is answered without a trip never waits; others must have their turn.
         tokio::task::consume_budget().await;
@@ -295,8 +333,17 @@ async fn call(mut peer: Peer, load: Load, seed: usize, until: Instant) -> Result
 
 fn print(all: &BTreeMap<(Load, usize, usize), Vec<Figures>>) {
     println!(
-        "{:<23}{:>8}  {:<30}{:>12}  {:<22}{:>9}{:>10}{:>11}{:>9}",
-        "load", "callers", "client", "decisions/s", "(min - max)", "p50 us", "p99 us", "server us", "trips/s"
+        "{:<23}{:>8}  {:<30}{:>12}  {:<22}{:>9}{:>10}{:>11}{:>11}{:>9}",
+        "load",
+        "callers",
+        "client",
+        "decisions/s",
+        "(min - max)",
+        "p50 us",
+        "p99 us",
+        "server us",
+        "client us",
+        "trips/s"
     );
     for ((load, callers, peer), rounds) in all {
         let client =
@@ -310,11 +357,12 @@ fn print(all: &BTreeMap<(Load, usize, usize), Vec<Figures>>) {
         let (rate, min, max) = median(|figures| figures.per_second);
         let ((p50, ..), (p99, ..)) = (median(|figures| figures.p50_us), median(|figures| figures.p99_us));
         let (server, ..) = median(|figures| figures.server_us);
+        let (own, ..) = median(|figures| figures.client_us);
         let (trips, ..) = median(|figures| figures.trips_per_second);
-        let trips = if *peer == 3 { format!("{trips:.1}") } else { String::new() };
+        let trips = if *peer > 0 { format!("{trips:.0}") } else { String::new() };
         let spread = format!("({min:.0} - {max:.0})");
         println!(
-            "{:<23}{callers:>8}  {client:<30}{rate:>12.0}  {spread:<22}{p50:>9.0}{p99:>10.0}{server:>11.2}{trips:>9}",
+            "{:<23}{callers:>8}  {client:<30}{rate:>12.0}  {spread:<22}{p50:>9.0}{p99:>10.0}{server:>11.2}{own:>11.2}{trips:>9}",
             load.name()
         );
     }

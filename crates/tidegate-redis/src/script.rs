@@ -10,13 +10,19 @@
 //! **Clock.** The server's, read once. A clock that goes back is held still at the last charge of each bucket, as in
 //! [`Algorithm`](tidegate::Algorithm). One that is set ahead by `d` brings at most `min(B, r·d)` too many.
 //!
+//! **Cost.** On different keys a call is a `GET` and a `SET`, and as much again for the rest. So it has no more arguments than its
+//! key: all numbers of a batch are one, in `MessagePack`, which every server since Redis 2.6 and every Valkey can read in Lua.
+//!
 //! **Source.** The token bucket of Turner (1986), in the form with a level; see `tidegate_core::algorithm::token_bucket`.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use redis::Cmd;
 
 use crate::units::Units;
+
+mod numbers;
+
+use numbers::Numbers;
 
 /// The text of the script.
 pub(crate) const SOURCE: &str = concat!(include_str!("bucket.lua"), include_str!("decide.lua"));
@@ -61,9 +67,9 @@ pub(crate) struct Level {
 /// Calls that go in one script, and which bucket is which of its keys.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
-    /// Without the name of the script.
-    arguments: Vec<Argument<'a>>,
-    keys: usize,
+    keys: Vec<&'a [u8]>,
+    /// What is to be decided, for the script.
+    plan: Vec<u8>,
     operations: Vec<Operation<'a>>,
     /// For each call the operation that it is part of.
     operation_of: Vec<usize>,
@@ -76,13 +82,6 @@ struct Operation<'a> {
     /// The indices of its keys.
     buckets: Vec<usize>,
     times: usize,
-}
-
-/// A part of the command.
-#[derive(Debug)]
-enum Argument<'a> {
-    Bytes(&'a [u8]),
-    Number(i64),
 }
 
 /// A bucket of a batch.
@@ -138,18 +137,9 @@ impl<'a> Batch<'a> {
             operations.push(Operation { call, buckets: of_call, times: 1 });
             operation_of.push(next);
         }
-        let places = places(&buckets);
-        for operation in &mut operations {
-            for index in &mut operation.buckets {
-                *index = places.get(*index).copied().unwrap_or(*index);
-            }
-        }
-        Self {
-            arguments: arguments(&buckets, &places, &operations),
-            keys: buckets.len(),
-            operations,
-            operation_of,
-        }
+        side_by_side(&mut buckets, &mut operations);
+        let keys = buckets.iter().map(|bucket| bucket.key).collect();
+        Self { keys, plan: plan(&buckets, &operations), operations, operation_of }
     }
 
     /// How many calls are in it.
@@ -159,14 +149,9 @@ impl<'a> Batch<'a> {
 
     /// The command that runs the script of this SHA-1.
     pub(crate) fn command(&self, sha: &str) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(sha);
-        for argument in &self.arguments {
-            match argument {
-                Argument::Bytes(bytes) => command.arg(*bytes),
-                Argument::Number(number) => command.arg(*number),
-            };
-        }
+        let bytes = self.keys.iter().map(|key| key.len()).sum::<usize>() + self.plan.len() + sha.len();
+        let mut command = Cmd::with_capacity(4 + self.keys.len(), 20 + bytes);
+        command.arg("EVALSHA").arg(sha).arg(self.keys.len()).arg(&*self.keys).arg(&*self.plan);
         command
     }
 
@@ -186,7 +171,7 @@ impl<'a> Batch<'a> {
             told.push((allowed, levels, 0_usize));
             rest = after;
         }
-        if !rest.is_empty() || !(lags.is_empty() || lags.len() == self.keys) {
+        if !rest.is_empty() || !(lags.is_empty() || lags.len() == self.keys.len()) {
             return None;
         }
         let mut answers = Vec::with_capacity(self.operation_of.len());
@@ -215,59 +200,53 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Where each bucket goes among the keys: those of one quota side by side.
-fn places(buckets: &[Bucket<'_>]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..buckets.len()).collect();
-    let quota =
-        |index: &usize| buckets.get(*index).map(|bucket| (bucket.units.capacity(), bucket.units.rate()));
-    if order.windows(2).any(|pair| pair.first().map(quota) != pair.last().map(quota)) {
-        order.sort_by_key(quota);
+/// Sorts the buckets so that those of one quota are side by side.
+fn side_by_side(buckets: &mut Vec<Bucket<'_>>, operations: &mut [Operation<'_>]) {
+    if buckets.is_sorted_by_key(quota) {
+        return;
     }
-    let mut places = vec![0; buckets.len()];
-    for (place, index) in order.into_iter().enumerate() {
+    let mut sorted: Vec<(usize, Bucket<'_>)> = std::mem::take(buckets).into_iter().enumerate().collect();
+    sorted.sort_by_key(|(_, bucket)| quota(bucket));
+    let mut places = vec![0; sorted.len()];
+    for (place, (index, bucket)) in sorted.into_iter().enumerate() {
         if let Some(of) = places.get_mut(index) {
             *of = place;
         }
+        buckets.push(bucket);
     }
-    places
+    for index in operations.iter_mut().flat_map(|operation| &mut operation.buckets) {
+        *index = places.get(*index).copied().unwrap_or(*index);
+    }
 }
 
-/// What follows the name of the script.
-fn arguments<'a>(
-    buckets: &[Bucket<'a>],
-    places: &[usize],
-    operations: &[Operation<'a>],
-) -> Vec<Argument<'a>> {
-    let mut sorted: Vec<&Bucket<'a>> = buckets.iter().collect();
-    for (bucket, place) in buckets.iter().zip(places) {
-        if let Some(at) = sorted.get_mut(*place) {
-            *at = bucket;
-        }
-    }
-    let mut arguments = Vec::with_capacity(2 + sorted.len() + 4 * operations.len());
-    arguments.push(Argument::Number(signed(sorted.len())));
-    arguments.extend(sorted.iter().map(|bucket| Argument::Bytes(bucket.key)));
-    let quotas: Vec<&[&Bucket<'a>]> = sorted
-        .chunk_by(|a, b| (a.units.capacity(), a.units.rate()) == (b.units.capacity(), b.units.rate()))
-        .collect();
-    arguments.push(Argument::Number(signed(quotas.len())));
-    for quota in quotas {
-        if let Some(first) = quota.first() {
-            let (capacity, rate) = (first.units.capacity().cast_signed(), first.units.rate().cast_signed());
-            arguments.extend([signed(quota.len()), capacity, rate].map(Argument::Number));
+/// What the server knows of a quota.
+const fn quota(bucket: &Bucket<'_>) -> (u64, u64) {
+    (bucket.units.capacity(), bucket.units.rate())
+}
+
+/// What the script is to do with its keys.
+fn plan(buckets: &[Bucket<'_>], operations: &[Operation<'_>]) -> Vec<u8> {
+    let mut plan = Numbers::with_capacity(4 + 4 * operations.len());
+    let quotas = || buckets.chunk_by(|a, b| quota(a) == quota(b));
+    plan.push(signed(quotas().count()));
+    for alike in quotas() {
+        if let Some((capacity, rate)) = alike.first().map(quota) {
+            plan.push(signed(alike.len()));
+            plan.push(capacity.cast_signed());
+            plan.push(rate.cast_signed());
         }
     }
     for operation in operations {
         let times = signed(operation.times);
-        let times = if operation.call.charge { times } else { -times };
-        arguments.extend([times, signed(operation.buckets.len())].map(Argument::Number));
+        plan.push(if operation.call.charge { times } else { -times });
+        plan.push(signed(operation.buckets.len()));
         for (take, place) in operation.call.takes.iter().zip(&operation.buckets) {
             let place = signed(*place + 1);
-            let place = if take.shadow { -place } else { place };
-            arguments.extend([place, take.cost.cast_signed()].map(Argument::Number));
+            plan.push(if take.shadow { -place } else { place });
+            plan.push(take.cost.cast_signed());
         }
     }
-    arguments
+    plan.packed()
 }
 
 /// Counts and indices are far below 2^63.

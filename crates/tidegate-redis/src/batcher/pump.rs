@@ -24,7 +24,13 @@ impl Pump {
     pub(super) async fn work(mut self) {
         let mut taken: Vec<Waiting> = Vec::new();
         let mut calls: Vec<Arc<Call>> = Vec::new();
-        while self.take(&mut taken) {
+        loop {
+            // Whoever is ready to ask does so first: the callers that were just answered, above all. Otherwise the batches of
+            // two pumps are a few calls and all the others, in turns.
+            tokio::task::yield_now().await;
+            if !self.take(&mut taken) {
+                return;
+            }
             let mut asked = Vec::with_capacity(taken.len());
             for waiting in taken.drain(..) {
                 calls.push(waiting.call);
