@@ -109,6 +109,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", requires = "store", help_heading = "Sharing")]
     without_store: Option<Without>,
 
+    /// How long the store has for an answer: 1ms to 60s
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = time_above_zero, requires = "store", help_heading = "Sharing")]
+    store_deadline: Duration,
+
     /// The file whose first line is the token that is asked for at /v1, as Authorization: Bearer TOKEN [default: none is]
     #[arg(long, value_name = "FILE", conflicts_with = "upstream")]
     token_file: Option<PathBuf>,
@@ -256,7 +260,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let store = match &args.store {
         Some(url) => {
             let keys = usize::try_from(args.keys)?;
-            Some(runtime.block_on(SharedStore::open(url, args.without_store, keys))?)
+            Some(runtime.block_on(SharedStore::open(url, args.store_deadline, args.without_store, keys))?)
         }
         None => None,
     };

@@ -18,6 +18,9 @@ use self::places::{Entered, StorePlaces};
 pub(crate) use self::places::{StorePlace, look};
 use crate::fault::{Hint, warn};
 
+/// How long a server has for an answer.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
+
 /// What all budgets are limits of, in the names of the keys.
 const LIMITER: &str = "budget";
 
@@ -32,12 +35,17 @@ pub(crate) enum WithoutStore {
 
 /// Connects to the server at `url`. If it cannot be reached that is an error, unless there is something that happens
 /// `without_it`.
-pub(crate) async fn connect(url: &str, without_it: Option<&str>) -> anyhow::Result<Store> {
-    let store = match (Store::builder(url).connect().await, without_it) {
+pub(crate) async fn connect(
+    url: &str,
+    deadline: Duration,
+    without_it: Option<&str>,
+) -> anyhow::Result<Store> {
+    let builder = Store::builder(url).deadline(deadline);
+    let store = match (builder.clone().connect().await, without_it) {
         (Ok(store), _) => store,
         (Err(error @ tidegate_redis::Error::Connect { .. }), Some(without_it)) => {
             warn(&format!("{error}; {without_it}"));
-            Store::builder(url).connect_later()?
+            builder.connect_later()?
         }
         (Err(error), _) => {
             return Err(Hint::error(
@@ -126,7 +134,7 @@ impl StoreBudget {
             .build()
             .context("cannot start what speaks to the server")?;
         let without_it = (without == WithoutStore::Open).then_some("calls go on without a limit until then");
-        let store = runtime.block_on(connect(server, without_it))?;
+        let store = runtime.block_on(connect(server, DEADLINE, without_it))?;
         let on_failure = match without {
             WithoutStore::Open => OnFailure::Open,
             WithoutStore::Closed => OnFailure::Closed,

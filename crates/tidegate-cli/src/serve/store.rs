@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tidegate::shared::{Made, OnFailure, SharedBuckets};
 use tidegate_http::layer::RateLimitBuilder;
@@ -56,7 +57,12 @@ pub(super) struct SharedStore {
 
 impl SharedStore {
     /// Connects to the store at `url`, which may be away unless requests are refused then.
-    pub(super) async fn open(url: &str, without: Option<Without>, keys: usize) -> anyhow::Result<Self> {
+    pub(super) async fn open(
+        url: &str,
+        deadline: Duration,
+        without: Option<Without>,
+        keys: usize,
+    ) -> anyhow::Result<Self> {
         let (server, name) = url_and_name(url).ok_or_else(|| {
             Hint::error(
                 "the limits on the store have no name",
@@ -74,7 +80,7 @@ impl SharedStore {
             Without::Local(_) => Some("this server limits alone until then"),
             Without::Closed => None,
         };
-        let store = connect(server, without_it).await?;
+        let store = connect(server, deadline, without_it).await?;
         let buckets = store
             .buckets(name)
             .map_err(|error| Hint::error(error.to_string(), "write another name behind the # of --store"))?;

@@ -69,7 +69,7 @@ fn what_a_server_leaves_behind_does_not_keep_the_proxy() {
 #[test]
 fn what_a_server_leaves_behind_may_turn_to_another_input_late() {
     let start = Instant::now();
-    let server = "{ sleep 1; exec sleep 60 0</dev/null 2>/dev/null; } 0<&0 & exit 3";
+    let server = "exec 9<&0; { sleep 1; exec sleep 60 0</dev/null 2>/dev/null 9<&-; } 0<&9 & exit 3";
     let client = Client::start(&["--limit", "1 per 1h"], &["sh", "-c", server]);
     assert_eq!(client.ended().code, 3);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());

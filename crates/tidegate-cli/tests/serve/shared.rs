@@ -4,6 +4,9 @@ use crate::limits::File;
 use crate::process::{PATIENCE, Server, Watched, output, stderr};
 use crate::redis_server::Server as Redis;
 
+/// More than any answer takes, also on a machine that is busy with other tests.
+const PATIENT: [&str; 2] = ["--store-deadline", "10s"];
+
 /// The flags of limits on this Redis.
 fn store(redis: &Redis) -> String {
     format!("{}#shop", redis.url())
@@ -13,7 +16,18 @@ fn store(redis: &Redis) -> String {
 fn two_servers_on_one_redis_obey_one_limit() {
     let redis = Redis::start(&[]);
     let store = store(&redis);
-    let flags = ["--limit", "7 per 1h", "--key", "none", "--store", &store, "--without-store", "closed"];
+    let flags = [
+        "--limit",
+        "7 per 1h",
+        "--key",
+        "none",
+        "--store",
+        &store,
+        "--without-store",
+        "closed",
+        PATIENT[0],
+        PATIENT[1],
+    ];
     let servers = [Server::start(&flags), Server::start(&flags)];
     assert!(servers[0].settings.ends_with("key none, shared as `shop`"), "{}", servers[0].settings);
     let mut statuses = Vec::new();
@@ -42,7 +56,7 @@ fn limits_of_a_file_are_charged_together_on_all_servers_and_stay_spent_when_it_i
     };
     let file = File::new("shared-store", &text(4));
     let path = file.path();
-    let flags = ["--limits", path, "--store", &store, "--without-store", "closed"];
+    let flags = ["--limits", path, "--store", &store, "--without-store", "closed", PATIENT[0], PATIENT[1]];
     let servers = [Server::start(&flags), Server::start(&flags)];
     let ask = |server: usize, account: &str| {
         let response = servers[server].ask("GET", &format!("x-account: {account}\r\n"));
@@ -81,6 +95,8 @@ fn without_the_store_each_way_is_as_told_and_it_comes_back() {
             &store,
             "--without-store",
             without,
+            PATIENT[0],
+            PATIENT[1],
         ]);
         assert_eq!(server.server.ask("GET", "").status, 200);
         let sample = |made| format!("tidegate_decisions_made_total{{made=\"{made}\"}}");
@@ -113,12 +129,34 @@ fn a_store_that_is_away_at_the_start_is_an_error_only_where_requests_would_be_re
     let mut redis = Redis::start(&[]);
     let store = store(&redis);
     redis.kill();
-    let start = |without| output(&["serve", "--limit", "1/s", "--store", &store, "--without-store", without]);
+    let start = |without| {
+        output(&[
+            "serve",
+            "--limit",
+            "1/s",
+            "--store",
+            &store,
+            "--without-store",
+            without,
+            PATIENT[0],
+            PATIENT[1],
+        ])
+    };
     let failed = start("closed");
     assert_eq!(failed.status.code(), Some(2));
     assert!(stderr(&failed).starts_with("error: cannot use the store at 127.0.0.1:"), "{}", stderr(&failed));
-    let server =
-        Server::start(&["--limit", "1/h", "--key", "none", "--store", &store, "--without-store", "open"]);
+    let server = Server::start(&[
+        "--limit",
+        "1/h",
+        "--key",
+        "none",
+        "--store",
+        &store,
+        "--without-store",
+        "open",
+        PATIENT[0],
+        PATIENT[1],
+    ]);
     assert!(server.running.warning().contains("requests are not limited until then"));
     assert_eq!([server.ask("GET", "").status, server.ask("GET", "").status], [200, 200]);
 }
@@ -128,7 +166,7 @@ fn wrong_use_is_one_line_that_says_what_to_do() {
     let redis = Redis::start(&[]);
     let url = redis.url();
     let store = store(&redis);
-    let closed = ["--without-store", "closed"];
+    let closed = ["--without-store", "closed", PATIENT[0], PATIENT[1]];
     for (flags, said) in [
         (vec!["--store", &url, closed[0], closed[1]], "error: the limits on the store have no name"),
         (vec!["--store", &store], "--without-store"),
@@ -139,6 +177,10 @@ fn wrong_use_is_one_line_that_says_what_to_do() {
             "error: the limit `fixed-window` is a fixed-window; only token-bucket limits can be shared",
         ),
         (vec!["--store", "http://127.0.0.1:1#a", closed[0], closed[1]], "error: the address of the store"),
+        (
+            vec!["--store", &store, closed[0], closed[1], "--store-deadline", "2min"],
+            "error: deadline of 120s is out of range; write 1ms to 60s",
+        ),
     ] {
         let all: Vec<&str> = ["serve", "--limit", "1/s"].into_iter().chain(flags).collect();
         let failed = output(&all);
