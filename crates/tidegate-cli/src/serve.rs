@@ -23,6 +23,7 @@ use tidegate::{Kind, Limit, Mode};
 use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
 use tidegate_http::layer::{Observed, RateLimitBuilder};
+use tidegate_server::resp::Checks;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -370,7 +371,8 @@ async fn serve(
         }
         _ => None,
     };
-    let resp = args.resp.start().await?;
+    let checks = Checks { limits: layer.clone(), key_of: api::key_of(&limits.in_force) };
+    let resp = args.resp.start(checks).await?;
     say(&format!("listening on http://{address}\n{settings}"))?;
     if let Some((at, _)) = &admin {
         say(&format!("admin on http://{at}"))?;

@@ -1,4 +1,4 @@
-//! RESP, the protocol of Redis: `CL.THROTTLE`, and what Redis clients say when they connect.
+//! RESP, the protocol of Redis: `CL.THROTTLE`, `TG.CHECK` for limits of the server's own, and what Redis clients say when they connect.
 //!
 //! ```
 //! use tidegate_server::resp::{Resp, Settings};
@@ -25,6 +25,7 @@
 //! [`ARGS_MAX`](codec::request::ARGS_MAX) arguments, a key [`KEY_MAX`](throttle::KEY_MAX) bytes. While a client does not read its
 //! answers nothing more of it is decided. Connections and silence are bounded by [`Bounds`].
 
+mod check;
 pub mod codec;
 mod command;
 mod connection;
@@ -33,5 +34,6 @@ mod server;
 mod session;
 pub mod throttle;
 
+pub use check::Checks;
 pub use counts::Counts;
 pub use server::{Bounds, Connections, Resp, Settings};

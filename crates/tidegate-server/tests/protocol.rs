@@ -5,15 +5,20 @@
 use std::future::Future;
 use std::io;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::ManualClock;
+use tidegate::shared::{Deciding, Made, OnFailure, SharedAnswer, SharedBuckets, SharedCall, Told, Unsuited};
+use tidegate::{Algorithm, Step as _};
+use tidegate_http::layer::{Key, RateLimitBuilder};
+use tidegate_http::{KeyBy, RateLimit, RequestLimit};
 use tidegate_server::resp::codec::request::{REQUEST_MAX, write};
 use tidegate_server::resp::throttle::KEY_MAX;
-use tidegate_server::resp::{Bounds, Connections, Resp, Settings};
+use tidegate_server::resp::{Bounds, Checks, Connections, Resp, Settings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 /// How long anything may take here; it is only waited for when something is wrong.
@@ -137,7 +142,8 @@ async fn what_clients_say_when_they_connect_is_answered() {
     client.ask("COMMAND", "*0\r\n").await;
     client.ask("COMMAND DOCS", "*0\r\n").await;
     client.ask("COMMAND INFO get set", "*2\r\n$-1\r\n$-1\r\n").await;
-    client.ask("COMMAND COUNT", ":11\r\n").await;
+    client.ask("COMMAND COUNT", ":12\r\n").await;
+    client.ask("TG.CHECK a b", "-ERR this server has no limits of its own; use CL.THROTTLE\r\n").await;
     client.ask("HELLO", &format!("*14\r\n{}", greeting(2))).await;
     client.ask("HELLO 3 SETNAME bob", &format!("%7\r\n{}", greeting(3))).await;
     client.ask("CLIENT GETNAME", "$3\r\nbob\r\n").await;
@@ -382,4 +388,97 @@ async fn a_server_that_stops_answers_what_came_and_closes() {
     assert_eq!(idle.rest().await.unwrap(), "");
     within(stopped).await.unwrap();
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+/// Buckets on a store that answers when it may.
+#[derive(Debug)]
+struct Slow(Arc<Semaphore>);
+
+impl SharedBuckets for Slow {
+    fn accepts(&self, _: &str, _: &Algorithm) -> Result<(), Unsuited> {
+        Ok(())
+    }
+
+    fn spans_keys(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, call: SharedCall) -> Deciding {
+        let may = Arc::clone(&self.0);
+        Box::pin(async move {
+            may.acquire().await.unwrap().forget();
+            let full = call.takes[0].algorithm.fresh();
+            let decision = call.takes[0].algorithm.look(&full, 0, call.takes[0].cost);
+            Ok(SharedAnswer { each: vec![Some(Told { decision, left: Some(decision) })], made: Made::Exact })
+        })
+    }
+}
+
+/// A limit of three for each account, another without a key.
+fn checks(builder: RateLimitBuilder) -> Checks {
+    let account = RequestLimit::new("per-account", "1 per 10s burst 3").key(KeyBy::header("x-account"));
+    let all = RequestLimit::new("all", "1/h burst 100").key(KeyBy::everyone());
+    let limits = builder.limit(account).limit(all).build().unwrap();
+    let key_of = |limit: &str, parts: &[String]| match (limit, parts) {
+        ("per-account", [key]) => Ok(Key::from(key.clone())),
+        ("per-account", _) => Err("the limit `per-account` has a key".to_owned()),
+        _ => Ok(Key::everyone()),
+    };
+    Checks { limits, key_of: Arc::new(key_of) }
+}
+
+#[tokio::test]
+async fn a_call_in_a_limit_of_the_server_is_answered_as_any_other() {
+    let clock = ManualClock::new();
+    let limits = checks(RateLimit::builder().clock(clock.clone()));
+    let server = Server::start(|settings| settings.checks = Some(limits)).await;
+    let mut client = server.client().await;
+    client.ask("TG.CHECK per-account ann", "*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:10\r\n").await;
+    client.ask("tg.check per-account ann 2", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n:30\r\n").await;
+    clock.advance(Duration::from_millis(100));
+    client.ask("TG.CHECK per-account ann", "*5\r\n:1\r\n:3\r\n:0\r\n:10\r\n:30\r\n").await;
+    client.ask("TG.CHECK per-account ann 0", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n:30\r\n").await;
+    client.ask("TG.CHECK per-account bob 4", "*5\r\n:1\r\n:3\r\n:3\r\n:-1\r\n:0\r\n").await;
+    client.send(&requests(&[&["TG.CHECK", "all", "", "40"]])).await;
+    client.expect("*5\r\n:0\r\n:100\r\n:60\r\n:-1\r\n:144000\r\n").await;
+    client.ask("TG.CHECK none a", "-ERR there is no limit `none`; there are `per-account`, `all`\r\n").await;
+    client.send(&requests(&[&["TG.CHECK", "per-account", ""]])).await;
+    client.expect("-ERR the limit `per-account` has a key\r\n").await;
+    client.ask("TG.CHECK per-account a -1", "-ERR cost is below 0\r\n").await;
+    client
+        .ask(
+            "TG.CHECK per-account",
+            "-ERR wrong number of arguments for 'tg.check' command; write TG.CHECK limit key [cost]\r\n",
+        )
+        .await;
+    client.send(b"*3\r\n$8\r\nTG.CHECK\r\n$11\r\nper-account\r\n$1\r\n\xff\r\n").await;
+    client.expect("-ERR the key is no UTF-8\r\n").await;
+    let counts = server.resp.counts();
+    assert_eq!((counts.allowed, counts.rejected, counts.errors), (4, 2, 5));
+}
+
+#[tokio::test]
+async fn what_waits_for_a_store_holds_up_its_own_connection_only_and_the_order_stays() {
+    let may = Arc::new(Semaphore::new(0));
+    let limits = checks(RateLimit::builder().shared(Arc::new(Slow(Arc::clone(&may))), OnFailure::Closed));
+    let server = Server::start(|settings| settings.checks = Some(limits)).await;
+    let (mut client, mut other) = (server.client().await, server.client().await);
+    let check: &[&str] = &["TG.CHECK", "per-account", "ann"];
+    client.send(&requests(&[&["PING"], check, &["ECHO", "a"], check, &["ECHO", "b"]])).await;
+    client.expect("+PONG\r\n").await;
+    other.ask("PING", "+PONG\r\n").await;
+    may.add_permits(1);
+    client.expect("*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:10\r\n$1\r\na\r\n").await;
+    other.ask("PING", "+PONG\r\n").await;
+    may.add_permits(1);
+    client.expect("*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:10\r\n$1\r\nb\r\n").await;
+    // A server that ends waits for a decision that is under way.
+    client.send(&requests(&[check])).await;
+    while server.resp.counts().commands < 8 {
+        tokio::task::yield_now().await;
+    }
+    let stopping = tokio::spawn(server.stop());
+    may.add_permits(1);
+    client.expect("*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:10\r\n").await;
+    within(stopping).await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use tidegate_http::RateLimit;
-use tidegate_server::http::{Api, LimitInWords, router};
+use tidegate_server::http::{Api, KeyOf, LimitInWords, router};
 
 use super::key::key;
 use super::layer::words;
@@ -27,12 +27,11 @@ impl InForce {
     }
 }
 
-/// The routes that decide by this layer, for who has the token in the file, if there is one.
-pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>) -> anyhow::Result<Router> {
-    let token = token.map(|path| secret::text(path, "the token")).transpose()?;
-    let (of_keys, of_words) = (in_force.clone(), in_force.clone());
-    let key_of = move |limit: &str, parts: &[String]| {
-        let limits = of_keys.get();
+/// How the keys of the limits in force are read.
+pub(super) fn key_of(in_force: &InForce) -> KeyOf {
+    let in_force = in_force.clone();
+    Arc::new(move |limit: &str, parts: &[String]| {
+        let limits = in_force.get();
         // What is no limit is said by whoever decides.
         let Some(limit) = limits.iter().find(|one| *one.limit.name == *limit) else {
             return Ok(tidegate_http::layer::Key::everyone());
@@ -51,7 +50,13 @@ pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>
             });
         }
         key(&words, parts)
-    };
+    })
+}
+
+/// The routes that decide by this layer, for who has the token in the file, if there is one.
+pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>) -> anyhow::Result<Router> {
+    let token = token.map(|path| secret::text(path, "the token")).transpose()?;
+    let of_words = in_force.clone();
     let in_words = move || {
         let line = |line: &str| line.trim().to_owned();
         let of = |limit: &FileLimit| LimitInWords {
@@ -62,7 +67,7 @@ pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>
     };
     Ok(router(Api {
         limits: layer.clone(),
-        key_of: Arc::new(key_of),
+        key_of: key_of(in_force),
         words: Arc::new(in_words),
         token: token.map(Into::into),
     }))

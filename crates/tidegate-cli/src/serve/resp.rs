@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tidegate_server::resp::{Connections, Resp, Settings};
+use tidegate_server::resp::{Checks, Connections, Resp, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -18,7 +18,8 @@ pub(super) struct RespArgs {
     /// Also answer Redis clients (RESP2 and RESP3) at this address [default: not]
     ///
     /// CL.THROTTLE key max_burst count period [quantity] decides as redis-cell does, with the quota that comes with the call:
-    /// the limits of this server's HTTP side have no part in it. Waits are in whole seconds, rounded up.
+    /// the limits of this server's HTTP side have no part in it. TG.CHECK limit key [cost] decides in one of those. Waits are in
+    /// whole seconds, rounded up.
     #[arg(long, value_name = "ADDRESS", value_parser = listen)]
     resp: Option<SocketAddr>,
 
@@ -44,7 +45,7 @@ pub(super) struct Server {
 
 impl RespArgs {
     /// Starts to answer, if that was asked for.
-    pub(super) async fn start(&self) -> anyhow::Result<Option<Server>> {
+    pub(super) async fn start(&self, checks: Checks) -> anyhow::Result<Option<Server>> {
         let Some(at) = self.resp else { return Ok(None) };
         let keys = usize::try_from(self.resp_keys)?;
         let password =
@@ -52,7 +53,7 @@ impl RespArgs {
         let has_password = password.is_some();
         let what = if has_password { " who have the password" } else { ", without a password" };
         let (listener, address) = bind("--resp", at, what).await?;
-        let resp = Resp::new(Settings { keys, password, ..Settings::default() });
+        let resp = Resp::new(Settings { keys, password, checks: Some(checks), ..Settings::default() });
         let settings = format!(
             "{keys} keys in {} KiB, {}",
             resp.bytes().div_ceil(1024),

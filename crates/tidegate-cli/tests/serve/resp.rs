@@ -180,3 +180,15 @@ fn who_lets_other_machines_in_is_warned() {
         "{warning}"
     );
 }
+
+#[test]
+fn a_limit_of_the_server_is_one_for_redis_clients_and_for_http() {
+    let server = RespServer::start(&["--limit", "1/h", "--burst", "3", "--key", "header:x-account"]);
+    assert_eq!(server.cli(&["TG.CHECK", "token-bucket", "ann", "2"]), "0\n3\n1\n-1\n7200\n");
+    let ask = || server.server.ask("GET", "x-account: ann\r\n").status;
+    assert_eq!([ask(), ask()], [200, 429]);
+    let rejected = server.cli(&["TG.CHECK", "token-bucket", "ann"]);
+    assert!(rejected.starts_with("1\n3\n0\n36") || rejected.starts_with("1\n3\n0\n35"), "{rejected}");
+    let wrong = server.cli(&["TG.CHECK", "token-bucket", ""]);
+    assert_eq!(wrong.trim(), "ERR the limit `token-bucket` has a key (header:x-account); write it as `key`");
+}

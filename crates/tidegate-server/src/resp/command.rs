@@ -6,8 +6,20 @@ use super::codec::reply::Version;
 use super::throttle::ThrottleError;
 
 /// The commands, as `COMMAND LIST` tells them.
-pub(super) const NAMES: [&str; 11] =
-    ["auth", "cl.throttle", "client", "command", "echo", "hello", "info", "ping", "quit", "reset", "select"];
+pub(super) const NAMES: [&str; 12] = [
+    "auth",
+    "cl.throttle",
+    "client",
+    "command",
+    "echo",
+    "hello",
+    "info",
+    "ping",
+    "quit",
+    "reset",
+    "select",
+    "tg.check",
+];
 
 /// The longest name of a command or an option: longer ones are unknown without being looked at.
 const NAME_MAX: usize = 16;
@@ -21,6 +33,11 @@ const CLIENT_NAME_MAX: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command<'a> {
     Throttle(Call<'a>),
+    Check {
+        limit: &'a [u8],
+        key: &'a [u8],
+        cost: u64,
+    },
     Ping(Option<&'a [u8]>),
     Echo(&'a [u8]),
     Quit,
@@ -73,6 +90,8 @@ pub(super) enum Refusal<'a> {
     Arguments(&'static str),
     Syntax(&'static str),
     NotAnInteger(&'static str),
+    Negative(&'static str),
+    NoLimits,
     DatabaseIndex,
     ClientName,
     UnknownVersion,
@@ -93,9 +112,14 @@ impl fmt::Display for Refusal<'_> {
                 "ERR wrong number of arguments for 'cl.throttle' command; \
                  write CL.THROTTLE key max_burst count period [quantity]",
             ),
+            Self::Arguments("tg.check") => f.write_str(
+                "ERR wrong number of arguments for 'tg.check' command; write TG.CHECK limit key [cost]",
+            ),
             Self::Arguments(command) => write!(f, "ERR wrong number of arguments for '{command}' command"),
             Self::Syntax(command) => write!(f, "ERR syntax error in '{command}'"),
             Self::NotAnInteger(what) => write!(f, "ERR {what} is not an integer of 64 bits"),
+            Self::Negative(what) => write!(f, "ERR {what} is below 0"),
+            Self::NoLimits => f.write_str("ERR this server has no limits of its own; use CL.THROTTLE"),
             Self::DatabaseIndex => f.write_str("ERR DB index is out of range; there is 0 only"),
             Self::ClientName => write!(
                 f,
@@ -143,6 +167,12 @@ impl<'a> Command<'a> {
     fn parse_other(args: &[&'a [u8]]) -> Result<Self, Refusal<'a>> {
         let Some((&name, args)) = args.split_first() else { return Err(Refusal::UnknownCommand(b"")) };
         match (Upper::of(name).get(), args) {
+            (b"TG.CHECK", [limit, key]) => Ok(Self::Check { limit, key, cost: 1 }),
+            (b"TG.CHECK", [limit, key, cost]) => {
+                let cost = u64::try_from(integer(cost, "cost")?).map_err(|_| Refusal::Negative("cost"))?;
+                Ok(Self::Check { limit, key, cost })
+            }
+            (b"TG.CHECK", _) => Err(Refusal::Arguments("tg.check")),
             (b"PING", []) => Ok(Self::Ping(None)),
             (b"PING", [message]) => Ok(Self::Ping(Some(message))),
             (b"PING", _) => Err(Refusal::Arguments("ping")),

@@ -123,6 +123,10 @@ impl Connection {
                 if self.then == Then::Close {
                     return Poll::Ready(Ok(()));
                 }
+                if self.then == Then::Decide {
+                    ready!(self.poll_decide(context, &mut buffers.output))?;
+                    continue;
+                }
                 let mut len = self.unread.len();
                 buffers.input[..len].copy_from_slice(&self.unread);
                 if self.then == Then::Read {
@@ -143,6 +147,18 @@ impl Connection {
                 self.write(context, &buffers.output)?;
             }
         })
+    }
+
+    /// Is ready when the decision that is waited for is there, and its answer on the way.
+    fn poll_decide(&mut self, context: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<io::Result<()>> {
+        // The client is not the one that is slow.
+        self.silence.is_broken = true;
+        output.clear();
+        let mut tally = Tally::default();
+        ready!(self.session.poll_checking(context, output, &mut tally));
+        self.shared.counters.add(&tally);
+        self.then = Then::Write;
+        Poll::Ready(self.write(context, output))
     }
 
     /// Bytes read into `input`; 0 when no more will come.

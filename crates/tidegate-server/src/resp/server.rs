@@ -10,6 +10,7 @@ use tidegate::clock::Clock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::check::Checks;
 use super::codec::reply;
 use super::connection::Connection;
 use super::counts::{Counters, Counts};
@@ -25,6 +26,8 @@ pub struct Settings {
     pub keys: usize,
     /// What clients have to give with `AUTH` or `HELLO` before anything else, for the user `default`. Nothing when not said.
     pub password: Option<Box<[u8]>>,
+    /// The limits of `TG.CHECK`; without them it is an error.
+    pub checks: Option<Checks>,
     /// Where the time comes from.
     pub clock: Clock,
     /// How many clients there can be, and how long they may be silent.
@@ -47,7 +50,7 @@ pub struct Bounds {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { keys: 65_536, password: None, clock: Clock::new(), bounds: Bounds::default() }
+        Self { keys: 65_536, password: None, checks: None, clock: Clock::new(), bounds: Bounds::default() }
     }
 }
 
@@ -69,6 +72,7 @@ pub struct Resp {
 pub(super) struct Shared {
     pub(super) table: Table,
     pub(super) clock: Clock,
+    pub(super) checks: Option<Checks>,
     pub(super) password: Option<Box<[u8]>>,
     pub(super) counters: Counters,
     pub(super) bounds: Bounds,
@@ -88,9 +92,11 @@ impl Resp {
     /// When the memory for the table cannot be had.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let Settings { keys, password, clock, bounds } = settings;
+        let Settings { keys, password, checks, clock, bounds } = settings;
         let counters = Counters::default();
-        Self { shared: Arc::new(Shared { table: Table::new(keys), clock, password, counters, bounds }) }
+        Self {
+            shared: Arc::new(Shared { table: Table::new(keys), clock, checks, password, counters, bounds }),
+        }
     }
 
     /// The bytes of the table, which does not grow.

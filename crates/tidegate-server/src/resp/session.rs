@@ -1,7 +1,10 @@
 //! What one client has said so far, and the answers to what it says next. No input or output.
 
+use std::fmt;
 use std::io::Write as _;
+use std::task::{Context, Poll, Waker, ready};
 
+use super::check::{Checking, Verdict};
 use super::codec::reply::{self, Version};
 use super::codec::request::{self, Args};
 use super::command::{Command, Credentials, Hello, NAMES, Refusal};
@@ -14,12 +17,13 @@ use super::throttle::Terms;
 pub(super) const OUTPUT_MAX: usize = 16 * 1024;
 
 /// One client.
-#[derive(Debug)]
 pub(super) struct Session {
     id: u64,
     version: Version,
     name: Box<[u8]>,
     is_trusted: bool,
+    /// A decision that is waited for, before anything else is answered.
+    checking: Option<Checking>,
     /// What the last call named, since the next one mostly names the same.
     terms: Option<Terms>,
 }
@@ -41,6 +45,8 @@ pub(super) enum Then {
     Write,
     /// The answers are written, and then the connection is closed.
     Close,
+    /// A decision is waited for, and then there may be more requests.
+    Decide,
 }
 
 impl Session {
@@ -50,6 +56,7 @@ impl Session {
             version: Version::Two,
             name: Box::default(),
             is_trusted: shared.password.is_none(),
+            checking: None,
             terms: None,
         }
     }
@@ -101,7 +108,38 @@ impl Session {
                 let refusal = if self.is_trusted { refusal } else { concealed(refusal) };
                 reply::error(out, &refusal);
             }
+            if let Some(checking) = &mut self.checking {
+                // Mostly it is decided at once. Who has to wait is woken where the connection waits.
+                match checking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(verdict) => self.checked(&verdict, out, tally),
+                    Poll::Pending => return Answered { used, then: Then::Decide },
+                }
+            }
         }
+    }
+
+    /// Is ready when no decision is waited for any more; its answer is in `out` then.
+    pub(super) fn poll_checking(
+        &mut self,
+        context: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        tally: &mut Tally,
+    ) -> Poll<()> {
+        if let Some(checking) = &mut self.checking {
+            let verdict = ready!(checking.as_mut().poll(context));
+            self.checked(&verdict, out, tally);
+        }
+        Poll::Ready(())
+    }
+
+    fn checked(&mut self, verdict: &Verdict, out: &mut Vec<u8>, tally: &mut Tally) {
+        self.checking = None;
+        match verdict {
+            Verdict::Decided { rejected: true, .. } => tally.rejected += 1,
+            Verdict::Decided { rejected: false, .. } => tally.allowed += 1,
+            Verdict::Refused(_) => tally.errors += 1,
+        }
+        verdict.write(out);
     }
 
     #[inline]
@@ -146,6 +184,10 @@ impl Session {
         match command {
             // Both are answered where the connection is.
             Command::Throttle(_) | Command::Quit => {}
+            Command::Check { limit, key, cost } => {
+                let checks = shared.checks.as_ref().ok_or(Refusal::NoLimits)?;
+                self.checking = Some(checks.begin(limit, key, cost));
+            }
             Command::Ping(None) => reply::simple(out, "PONG"),
             Command::Ping(Some(message)) | Command::Echo(message) => reply::bulk(out, message),
             Command::Reset => {
@@ -218,6 +260,12 @@ impl Session {
         }
         self.is_trusted = true;
         Ok(())
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
