@@ -82,11 +82,11 @@ fn original(headers: &HeaderMap) -> Result<(Option<Method>, Option<Uri>), &'stat
     Ok((method, uri))
 }
 
-/// The status of refusals that is asked for.
+/// The status of refusals that is asked for. Other parts of a query are the client's, which some proxies keep.
 fn refuse(query: Option<&str>) -> Result<Option<StatusCode>, &'static str> {
     const WRONG: &str = "write /v1/auth, or /v1/auth?refuse=STATUS with a status from 400 to 599";
-    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(None) };
-    let status = query.strip_prefix("refuse=").ok_or(WRONG)?;
+    let mut parts = query.unwrap_or_default().split('&');
+    let Some(status) = parts.find_map(|part| part.strip_prefix("refuse=")) else { return Ok(None) };
     let status: u16 = status.parse().map_err(|_| WRONG)?;
     let status =
         StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400 && status.as_u16() < 600);
