@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
-use tidegate::Decision;
-use tidegate::shared::{Made, SharedCall, Told, Unanswered};
+use tidegate::shared::{Made, OnFailure, SharedCall, Told, Unanswered};
+use tidegate::{Decision, Mode};
 
 use super::desk::{Ask, Charges, Desk, Verdict};
 use super::key::Key;
@@ -37,8 +37,8 @@ pub enum CheckError {
         /// Those that there are.
         there_are: Box<str>,
     },
-    /// A limit is there twice.
-    #[error("the limit `{limit}` is there twice; ask for two keys of a limit one after the other")]
+    /// A key of a limit is there twice; or a limit is, where what it is charged is to be kept.
+    #[error("the limit `{limit}` is there twice for one key; add up what is asked of it")]
     Twice {
         /// The name.
         limit: Box<str>,
@@ -86,7 +86,7 @@ pub struct Charged {
 
 impl RateLimit {
     /// Decides a call in the limits that it names, and charges it in all of them or in none; or only looks, if it is not to
-    /// be charged.
+    /// be charged. A limit can be named for several keys.
     ///
     /// It is counted and told to the observer as a request is. It has no place in flight.
     ///
@@ -107,7 +107,7 @@ impl RateLimit {
     ///
     /// # Errors
     ///
-    /// A name that no limit has, or that is there twice, and no name at all. Then nothing is charged.
+    /// A name that no limit has, a key that is there twice in a limit, and no name at all. Then nothing is charged.
     pub async fn check(&self, takes: &[Take<'_>], charge: bool) -> Result<Checked, CheckError> {
         Ok(self.decide(takes, charge).await?.0)
     }
@@ -118,13 +118,21 @@ impl RateLimit {
     ///
     /// # Errors
     ///
-    /// As [`Self::check`].
+    /// As [`Self::check`], and a limit that is there twice.
     pub async fn reserve(&self, takes: &[Take<'_>]) -> Result<(Checked, Option<Charged>), CheckError> {
+        let again = takes.iter().enumerate().find(|(at, take)| {
+            let before = &takes[..*at];
+            before.iter().any(|other| other.limit == take.limit)
+        });
+        if let Some((_, take)) = again {
+            return Err(CheckError::Twice { limit: take.limit.into() });
+        }
         let (checked, charges) = self.decide(takes, true).await?;
         let is_kept = checked.is_allowed() && checked.desk.sharing.is_none();
         let charged = || {
             // The names were found a moment ago.
-            let asks = checked.desk.asks(takes).map(|(asks, _)| asks).unwrap_or_default();
+            let asked = checked.desk.named(takes).unwrap_or_default();
+            let asks = checked.desk.foremost(&asked, &vec![None; asked.len()]).0;
             Charged { by: ChargedBy::new(&self.shared, &checked.desk), asks, charges }
         };
         let charged = is_kept.then(charged);
@@ -139,44 +147,54 @@ impl RateLimit {
 
     async fn decide(&self, takes: &[Take<'_>], charge: bool) -> Result<(Checked, Charges), CheckError> {
         let desk = self.shared.desk.load_full();
-        let (asks, asked) = desk.asks(takes)?;
+        let asked = desk.named(takes)?;
         let began = desk.observer.is_some().then(|| desk.now_ns());
         let mut charges = Charges::new();
-        let (verdict, made, each) = match &desk.sharing {
+        let mut each = vec![None; asked.len()];
+        let (asks, verdict, made, foremost) = match &desk.sharing {
             None => {
-                let (each, now);
-                (each, charges, now) = desk.by_tables(&asks, &asked, charge);
+                let now;
+                (each, charges, now) = desk.by_tables(&asked, charge);
+                let (asks, foremost) = desk.foremost(&asked, &each);
                 let peek = |limit: usize, cost| Some(desk.limits[limit].peek(&asks[limit], cost, now));
-                (desk.told(&asks, &each, peek), None, each)
+                let verdict = desk.told(&asks, &foremost, peek);
+                (asks, verdict, None, foremost)
             }
             Some(sharing) => {
-                let takes = asked.iter().map(|limit| desk.limits[*limit].take(&asks[*limit])).collect();
+                let takes = asked.iter().map(|(limit, ask)| desk.limits[*limit].take(ask)).collect();
                 match sharing.buckets.decide(SharedCall { takes, charge }).await {
                     Ok(answer) => {
-                        let mut each = vec![None; asks.len()];
-                        for (limit, told) in asked.iter().zip(answer.each) {
-                            each[*limit] = told;
-                        }
-                        (desk.told(&asks, &each, |_, _| None), Some(answer.made), each)
+                        each = answer.each;
+                        let (asks, foremost) = desk.foremost(&asked, &each);
+                        let verdict = desk.told(&asks, &foremost, |_, _| None);
+                        (asks, verdict, Some(answer.made), foremost)
                     }
                     Err(Unanswered { retry_after }) => {
-                        let (verdict, made) = desk.without(&asks, sharing.on_failure, retry_after);
-                        (verdict, Some(made), Vec::new())
+                        let on_failure = sharing.on_failure;
+                        if matches!(on_failure, OnFailure::Local { .. }) {
+                            each = desk.by_own_share(&asked, charge, retry_after);
+                        }
+                        let (asks, foremost) = desk.foremost(&asked, &each);
+                        let (verdict, made) = match on_failure {
+                            OnFailure::Local { .. } => (desk.told_of_share(&asks, &foremost), Made::Local),
+                            _ => desk.without(&asks, on_failure, retry_after),
+                        };
+                        (asks, verdict, Some(made), foremost)
                     }
                 }
             }
         };
-        desk.note(&asks, &verdict, began, Some(How { made, each: &each }));
-        let limits = asked.iter().map(|limit| {
-            let (entry, ask) = (&desk.limits[*limit], &asks[*limit]);
-            let told = each.get(*limit).copied().flatten();
+        desk.note(&asks, &verdict, began, Some(How { made, each: &foremost }));
+        let limits = asked.into_iter().enumerate().map(|(at, (limit, ask))| {
+            let entry = &desk.limits[limit];
+            let told = each.get(at).copied().flatten();
             CheckedLimit {
                 name: Arc::clone(&entry.name),
-                key: ask.key.clone(),
                 cost: ask.cost,
                 decision: told.map(|told| told.decision),
                 left: told.and_then(|told| told.left),
                 capacity: entry.quota(ask.tier).shape.as_ref().map(|shape| shape.capacity),
+                key: ask.key,
             }
         });
         let (outcome, each) = (verdict.outcome(), limits.collect());
@@ -185,58 +203,114 @@ impl RateLimit {
 }
 
 impl Desk {
-    /// What is asked of all limits, of those that are not named nothing; and which are named.
-    fn asks(&self, takes: &[Take<'_>]) -> Result<(Vec<Ask<'static>>, Vec<usize>), CheckError> {
-        let nothing = |_| Ask { key: Key::everyone(), tier: 0, cost: 0 };
-        let mut asks: Vec<Ask<'static>> = self.limits.iter().map(nothing).collect();
-        let mut asked = Vec::with_capacity(takes.len());
+    /// What is asked of which limits, in the order of the takes.
+    fn named(&self, takes: &[Take<'_>]) -> Result<Vec<(usize, Ask<'static>)>, CheckError> {
+        let mut asked: Vec<(usize, Ask<'static>)> = Vec::with_capacity(takes.len());
         for take in takes {
             let Some(limit) = self.limits.iter().position(|entry| *entry.name == *take.limit) else {
                 let names: Vec<_> = self.limits.iter().map(|entry| format!("`{}`", entry.name)).collect();
                 let (limit, there_are) = (take.limit.into(), names.join(", ").into());
                 return Err(CheckError::NoSuchLimit { limit, there_are });
             };
-            if asked.contains(&limit) {
+            if asked.iter().any(|(other, ask)| *other == limit && ask.key == take.key) {
                 return Err(CheckError::Twice { limit: take.limit.into() });
             }
             let key = take.key.clone().into_owned();
-            asks[limit] = Ask { tier: self.limits[limit].place_of(&key), key, cost: take.cost };
-            asked.push(limit);
+            asked.push((limit, Ask { tier: self.limits[limit].place_of(&key), key, cost: take.cost }));
         }
-        if asked.is_empty() { Err(CheckError::Nothing) } else { Ok((asks, asked)) }
+        if asked.is_empty() { Err(CheckError::Nothing) } else { Ok(asked) }
     }
 
-    /// What the tables of this process say, when, and what was charged.
-    fn by_tables(
+    /// What is asked of all limits and what they say: of those with several keys the one that binds, and of those that are not
+    /// named nothing.
+    fn foremost(
         &self,
-        asks: &[Ask<'_>],
-        asked: &[usize],
-        charge: bool,
-    ) -> (Vec<Option<Told>>, Charges, u64) {
+        asked: &[(usize, Ask<'static>)],
+        each: &[Option<Told>],
+    ) -> (Vec<Ask<'static>>, Vec<Option<Told>>) {
+        let nothing = |_| Ask { key: Key::everyone(), tier: 0, cost: 0 };
+        let mut asks: Vec<Ask<'static>> = self.limits.iter().map(nothing).collect();
+        let mut foremost: Vec<Option<Told>> = vec![None; self.limits.len()];
+        let mut is_named = vec![false; self.limits.len()];
+        for ((limit, ask), told) in asked.iter().zip(each) {
+            let binds = |told: &Told| told.decision;
+            let is_first = !std::mem::replace(&mut is_named[*limit], true);
+            let before = foremost[*limit].as_ref().map(binds);
+            if is_first || told.as_ref().is_some_and(|told| binds_more(&binds(told), before.as_ref())) {
+                (asks[*limit], foremost[*limit]) = (ask.clone(), *told);
+            }
+        }
+        (asks, foremost)
+    }
+
+    /// What the tables of this process say, and what was charged, and when.
+    fn by_tables(&self, asked: &[(usize, Ask<'_>)], charge: bool) -> (Vec<Option<Told>>, Charges, u64) {
+        let is_allowed = |decisions: &[Decision]| {
+            let mut each = asked.iter().zip(decisions);
+            each.all(|((limit, _), decision)| {
+                self.limits[*limit].mode == Mode::Shadow || decision.is_allowed()
+            })
+        };
         // Whoever charges several limits does it under this lock.
         let running = self.places.lock();
         let now = self.now_ns();
-        let mut decisions = vec![super::sharing::UNKNOWN; asks.len()];
-        for &limit in asked {
-            decisions[limit] = self.limits[limit].peek(&asks[limit], asks[limit].cost, now);
-        }
-        let is_charged = charge && self.combine(&decisions).decision.is_allowed();
+        let look = |(limit, ask): &(usize, Ask<'_>)| self.limits[*limit].peek(ask, ask.cost, now);
+        let mut decisions: Vec<Decision> = asked.iter().map(look).collect();
         let mut charges = Charges::new();
-        if is_charged {
-            for &limit in asked {
-                let (entry, ask) = (&self.limits[limit], &asks[limit]);
-                decisions[limit] = entry.check(ask, now);
-                charges.extend(entry.receipt(ask, now, &decisions[limit]).map(|receipt| (limit, receipt)));
+        if charge && is_allowed(&decisions) {
+            for ((limit, ask), decision) in asked.iter().zip(&mut decisions) {
+                let entry = &self.limits[*limit];
+                *decision = entry.check(ask, now);
+                charges.extend(entry.receipt(ask, now, decision).map(|receipt| (*limit, receipt)));
+            }
+            // Requests that a single limit decides are charged without the lock.
+            if !is_allowed(&decisions) {
+                self.take_back(std::mem::take(&mut charges));
             }
         }
-        let mut each = vec![None; asks.len()];
-        for &limit in asked {
-            let left = Some(self.limits[limit].peek(&asks[limit], 0, now));
-            each[limit] = Some(Told { decision: decisions[limit], left });
-        }
+        let each = asked.iter().zip(decisions).map(|((limit, ask), decision)| {
+            let left = Some(self.limits[*limit].peek(ask, 0, now));
+            Some(Told { decision, left })
+        });
+        let each = each.collect();
         drop(running);
         (each, charges, now)
     }
+
+    /// What the tables of this process say, which have its share of buckets that do not answer. What would be left of the whole
+    /// is not known.
+    fn by_own_share(
+        &self,
+        asked: &[(usize, Ask<'_>)],
+        charge: bool,
+        retry_after: Duration,
+    ) -> Vec<Option<Told>> {
+        let (mut each, _, _) = self.by_tables(asked, charge);
+        for ((limit, ask), told) in asked.iter().zip(&mut each) {
+            let Some(told) = told else { continue };
+            told.left = None;
+            // Above the share, but not above the quota: the shared buckets will be able to.
+            if matches!(told.decision, Decision::Never { .. }) && !self.limits[*limit].is_above_quota(ask) {
+                told.decision = Decision::Rejected { retry_after, remaining: 0, reset_after: retry_after };
+            }
+        }
+        each
+    }
+
+    fn told_of_share(&self, asks: &[Ask<'_>], each: &[Option<Told>]) -> Verdict {
+        let verdict = self.told(asks, each, |_, _| None);
+        Verdict { shown: self.unknown(asks), ..verdict }
+    }
+}
+
+/// Whether a decision in a limit binds a call more than that of another key.
+fn binds_more(decision: &Decision, before: Option<&Decision>) -> bool {
+    let rank = |decision: &Decision| match decision {
+        Decision::Never { .. } => (2, Duration::MAX, 0),
+        Decision::Rejected { retry_after, .. } => (1, *retry_after, 0),
+        Decision::Allowed { start_after, remaining, .. } => (0, *start_after, u64::MAX - remaining),
+    };
+    before.is_none_or(|before| rank(decision) > rank(before))
 }
 
 impl Checked {
@@ -395,11 +469,37 @@ mod tests {
         let error =
             limits.check(&[take("calls", "ann", 1), take("pages", "ann", 1)], true).await.unwrap_err();
         assert_eq!(error.to_string(), "there is no limit `pages`; there are `calls`, `bytes`");
-        let twice =
-            limits.check(&[take("calls", "ann", 1), take("calls", "bob", 1)], true).await.unwrap_err();
-        assert_eq!(twice, CheckError::Twice { limit: "calls".into() });
+        let twice = CheckError::Twice { limit: "calls".into() };
+        let one_key = [take("calls", "ann", 1), take("calls", "ann", 1)];
+        assert_eq!(limits.check(&one_key, true).await.unwrap_err(), twice);
+        let two_keys = [take("calls", "ann", 1), take("calls", "bob", 1)];
+        assert_eq!(limits.reserve(&two_keys).await.unwrap_err(), twice);
         assert_eq!(limits.check(&[], true).await.unwrap_err(), CheckError::Nothing);
         assert_eq!(left(&limits, "ann"), [3, 100]);
+    }
+
+    #[tokio::test]
+    async fn several_keys_of_a_limit_are_charged_together_or_not_at_all() {
+        let limits = limits(&ManualClock::new());
+        let both = |ann, bob| [take("calls", "ann", ann), take("bytes", "ann", 1), take("calls", "bob", bob)];
+        assert!(limits.check(&both(1, 2), true).await.unwrap().is_allowed());
+        let after = || [left(&limits, "ann"), left(&limits, "bob")];
+        assert_eq!(after(), [[2, 99], [1, 100]]);
+        // Whichever of them refuses, and where it stands.
+        for (ann, bob, wait, remaining) in [(1, 2, 1, [2, 1]), (3, 1, 1, [2, 1]), (3, 3, 2, [2, 1])] {
+            let checked = limits.check(&both(ann, bob), true).await.unwrap();
+            assert_eq!(checked.refused_by(), Some("calls"));
+            assert_eq!(checked.retry_after(), Some(Duration::from_secs(wait)));
+            let each = checked.limits().iter().filter(|limit| &*limit.name == "calls");
+            let each: Vec<_> = each.map(|limit| limit.left.unwrap().remaining()).collect();
+            assert_eq!(each, remaining);
+            assert_eq!(after(), [[2, 99], [1, 100]]);
+        }
+        let checked = limits.check(&both(2, 1), true).await.unwrap();
+        let mut headers = HeaderMap::new();
+        checked.fields(&mut headers);
+        assert_eq!(headers["ratelimit"], "\"calls\";r=0;t=1, \"bytes\";r=98;t=1");
+        assert_eq!(after(), [[0, 98], [0, 100]]);
     }
 
     #[tokio::test]

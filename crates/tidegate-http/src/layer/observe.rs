@@ -126,7 +126,7 @@ impl<'a> Observed<'a> {
         let how = self.how;
         let is_known = move |limit: usize| {
             how.is_none_or(|how| {
-                how.made == Some(Made::Local) || how.each.get(limit).is_some_and(Option::is_some)
+                how.each.get(limit).map_or(how.made == Some(Made::Local), Option::is_some)
             })
         };
         let limits = self.desk.limits.iter().zip(self.asks).zip(self.decisions).enumerate();

@@ -113,7 +113,7 @@ impl Desk {
         (entered.map(|entered| Some(Permit::new(Arc::clone(&self.places), entered))), free)
     }
 
-    fn unknown(&self, asks: &[Ask<'_>]) -> Vec<Shown> {
+    pub(super) fn unknown(&self, asks: &[Ask<'_>]) -> Vec<Shown> {
         if !self.shows() {
             return Vec::new();
         }
