@@ -2,9 +2,11 @@
 //!
 //! - [`http`]: JSON over HTTP, and the questions of proxies.
 //! - [`resp`]: the protocol of Redis, with `CL.THROTTLE`, for the Redis clients of every language.
+//! - [`rls`]: Envoy's rate limit service over gRPC.
 
 pub mod http;
 pub mod resp;
+pub mod rls;
 
 /// The example of the README, so that it is compiled.
 #[cfg(doctest)]

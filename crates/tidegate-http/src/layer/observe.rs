@@ -125,9 +125,7 @@ impl<'a> Observed<'a> {
     pub fn limits(&self) -> impl Iterator<Item = SeenLimit<'a>> + use<'a> {
         let how = self.how;
         let is_known = move |limit: usize| {
-            how.is_none_or(|how| {
-                how.each.get(limit).map_or(how.made == Some(Made::Local), Option::is_some)
-            })
+            how.is_none_or(|how| how.each.get(limit).map_or(how.made == Some(Made::Local), Option::is_some))
         };
         let limits = self.desk.limits.iter().zip(self.asks).zip(self.decisions).enumerate();
         let known = limits.filter(move |(limit, _)| is_known(*limit));
