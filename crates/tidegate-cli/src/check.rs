@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 /// What a limit means, in lines: `NAME: QUOTA for each KEY (LIMITER)` and what follows from it.
 pub(crate) fn described(limit: &FileLimit) -> String {
-    let FileLimit { limit: named, quota, key, max_in_flight, overrides, tools } = limit;
+    let FileLimit { limit: named, quota, key, max_in_flight, overrides, tools, descriptors } = limit;
     let (kind, window) = (named.algorithm.kind(), Duration::from_secs(1));
     let mode = match named.mode {
         Mode::Enforce => "",
@@ -64,12 +64,16 @@ pub(crate) fn described(limit: &FileLimit) -> String {
         let names: Vec<String> = tools.iter().map(ToString::to_string).collect();
         format!("{whose}, of the tools {}", names.join(", "))
     };
+    let whose = if descriptors.is_empty() { whose } else { format!("{whose}, of descriptors") };
     let words = match kind {
         Kind::Unlimited => "no limit".to_owned(),
         Kind::TokenBucket | Kind::LeakyBucket => in_words(*quota),
         _ => in_words(quota.with_burst(quota.count()).unwrap_or(*quota)),
     };
     let mut text = format!("{}: {words} {whose} ({kind}){mode}\n", named.name);
+    for pattern in descriptors {
+        text.push_str(&format!("  {pattern}\n"));
+    }
     let at_once =
         if matches!(kind, Kind::TokenBucket | Kind::LeakyBucket) { quota.burst() } else { quota.count() };
     if let Some(worst) = named.algorithm.bound(window.saturating_sub(Duration::from_nanos(1))) {
@@ -140,6 +144,13 @@ mod tests {
             name = "web"
             quota = "1/s"
             tools = ["search", "web_*"]
+            [[limit]]
+            name = "login"
+            quota = "5/min"
+            descriptors = ["shop: path=/login, user=*", "bank: path='/in, out', user=*"]
+            [[limit.override]]
+            key = "ann"
+            quota = "50/min"
         "#;
         let limits = limits::parse("limits.toml", text).unwrap().limits;
         let described: Vec<String> = limits.iter().map(described).collect();

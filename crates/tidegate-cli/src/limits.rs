@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::Unexpected;
 use tidegate_core::algorithm::LeakyBucket;
 use tidegate_core::{Algorithm, Kind, Limit, Mode, Quota};
+use tidegate_server::rls;
 
 use crate::fault::Hint;
 use crate::quota_args::time;
@@ -42,6 +43,8 @@ pub(crate) struct FileLimit {
     pub(crate) overrides: Vec<Override>,
     /// The tools that it is for, together; empty when it is for all.
     pub(crate) tools: Vec<Pattern>,
+    /// The descriptors of Envoy that it is for, together; empty when it is for none. Its key is made of their stars then.
+    pub(crate) descriptors: Vec<rls::Pattern>,
 }
 
 /// A key that has a quota of its own.
@@ -81,6 +84,8 @@ struct Entry {
     overrides: Vec<OverrideEntry>,
     #[serde(default)]
     tools: Option<Vec<Pattern>>,
+    #[serde(default, deserialize_with = "descriptors")]
+    descriptors: Option<Vec<rls::Pattern>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,6 +137,14 @@ fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<
     time(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
+fn descriptors<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<rls::Pattern>>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let patterns: Result<_, _> = texts.iter().map(|text| text.parse()).collect();
+    patterns.map(Some).map_err(serde::de::Error::custom)
+}
+
 fn whole<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     deserializer.deserialize_u64(Whole { least: 0 })
 }
@@ -175,8 +188,33 @@ const MAX_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 ///
-/// As of [`read_all`], and what is about tools.
+/// As of [`read_all`], and what is about tools or descriptors.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+    let limits = read_with_descriptors(path)?;
+    without_descriptors(path, &limits)?;
+    Ok(limits)
+}
+
+/// Whether no limit is on descriptors.
+///
+/// # Errors
+///
+/// One that is.
+pub(crate) fn without_descriptors(path: &Path, limits: &[FileLimit]) -> anyhow::Result<()> {
+    let Some(limit) = limits.iter().find(|limit| !limit.descriptors.is_empty()) else { return Ok(()) };
+    let (file, name) = (path.display(), &limit.limit.name);
+    Err(Hint::error(
+        format!("{file}: limit `{name}` has `descriptors`, which are for Envoy alone"),
+        "use the file with `tidegate serve --grpc ADDRESS`, or take that out",
+    ))
+}
+
+/// Reads the limits of a file that are on requests, or on the descriptors that Envoy makes of requests.
+///
+/// # Errors
+///
+/// As of [`read_all`], and what is about tools.
+pub(crate) fn read_with_descriptors(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
     let file = read_all(path)?;
     let limit = file.limits.iter().find(|limit| !limit.tools.is_empty());
     if limit.is_some() || !file.costs.is_empty() {
@@ -211,8 +249,8 @@ pub(crate) fn read_all(path: &Path) -> anyhow::Result<LimitsFile> {
 ///
 /// # Errors
 ///
-/// As of [`read`].
-pub(crate) fn read_again(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+/// As of the function that reads it.
+pub(crate) fn again<T>(path: &Path, read: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let is_other = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
     if is_other {
         return Err(Hint::error(
@@ -322,6 +360,16 @@ impl Entry {
                 "name tools, such as `tools = [\"search\", \"web_*\"]`, or leave `tools` out for all",
             ));
         }
+        let key = match &self.descriptors {
+            Some(patterns) => {
+                let may_wait = kind == Kind::LeakyBucket || self.max_in_flight.is_some();
+                let has = Besides { key: !key.is_empty(), tools: self.tools.is_some(), may_wait };
+                stars(&self.name, self.quota, patterns, &has).map_err(|(why, advice)| {
+                    Hint::error(format!("{file}: limit `{}` {why}", self.name), advice)
+                })?
+            }
+            None => key,
+        };
         let overrides = overrides(self.overrides, &key)
             .map_err(|(why, advice)| Hint::error(format!("{file}: limit `{}` {why}", self.name), advice))?;
         Ok(FileLimit {
@@ -331,8 +379,48 @@ impl Entry {
             max_in_flight: self.max_in_flight,
             overrides,
             tools: self.tools.unwrap_or_default(),
+            descriptors: self.descriptors.unwrap_or_default(),
         })
     }
+}
+
+/// What else a limit on descriptors says, and cannot have.
+struct Besides {
+    key: bool,
+    tools: bool,
+    may_wait: bool,
+}
+
+/// What the key of a limit on descriptors is made of, or what is wrong with it and what to do.
+fn stars(
+    name: &str,
+    quota: Quota,
+    patterns: &[rls::Pattern],
+    has: &Besides,
+) -> Result<Vec<String>, (String, &'static str)> {
+    let wrong = |why: &str, advice| Err((why.to_owned(), advice));
+    if let Err(error) = rls::Rule::new(name, quota, patterns.to_vec()) {
+        return Err((
+            format!("has wrong `descriptors`: {error}"),
+            "name descriptors, such as `descriptors = [\"shop: path=/login, user=*\"]`",
+        ));
+    }
+    if has.key {
+        return wrong(
+            "has `descriptors` and a `key`",
+            "take out `key`: the stars of the descriptors say whose limit it is",
+        );
+    }
+    if has.tools {
+        return wrong("has `descriptors` and `tools`", "take one of them out, or make two limits");
+    }
+    if has.may_wait {
+        return wrong(
+            "is on descriptors, and Envoy neither waits nor says when a request ends",
+            "take out `queue` and `max_in_flight`, and use an algorithm such as token-bucket",
+        );
+    }
+    Ok(patterns.iter().take(1).flat_map(rls::Pattern::keys).map(str::to_owned).collect())
 }
 
 /// The quotas of single keys, or what is wrong with them and what to do.
@@ -413,7 +501,7 @@ mod tests {
             ("[[limit]]\nname = \"a\"", "f:1: `limit[0]`: missing field `quota`"),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nbusrt = 3",
-                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`, `override`, `tools`",
+                "f:4: `limit[0].busrt`: unknown field `busrt`, expected one of `name`, `key`, `quota`, `algorithm`, `max_in_flight`, `queue`, `mode`, `override`, `tools`, `descriptors`",
             ),
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\nmode = \"on\"",
@@ -439,6 +527,26 @@ mod tests {
             (
                 "[[limit]]\nname = \"a\"\nquota = \"1/s\"\n[[tool]]\nname = \"x\"\ncost = -1",
                 "f:6: `tool[0].cost`: invalid value: integer `-1`, expected a cost of at least 0",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\ndescriptors = [\"path=/login\"]",
+                "f:4: `limit[0].descriptors`: `path=/login` has no domain; write it in front, as in `shop: path=/login, user=*`",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\ndescriptors = []",
+                "f: limit `a` has wrong `descriptors`: no descriptor is named",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\ndescriptors = [\"shop: a=*\"]\nkey = \"path\"",
+                "f: limit `a` has `descriptors` and a `key`",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\ndescriptors = [\"shop: a=*\"]\ntools = [\"x\"]",
+                "f: limit `a` has `descriptors` and `tools`",
+            ),
+            (
+                "[[limit]]\nname = \"a\"\nquota = \"1/s\"\ndescriptors = [\"shop: a=*\"]\nqueue = { max = 3 }",
+                "f: limit `a` is on descriptors, and Envoy neither waits nor says when a request ends",
             ),
             ("[[limit]\n", "f:1: unclosed array table, expected `]`"),
         ] {

@@ -144,6 +144,9 @@ fn cost(text: &str) -> Result<ToolCost, String> {
 /// Limits that cannot be used, a command that cannot be started, and a message that is too long.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let file = args.limits.as_deref().map(crate::limits::read_all).transpose()?;
+    if let (Some(path), Some(file)) = (&args.limits, &file) {
+        crate::limits::without_descriptors(path, &file.limits)?;
+    }
     let mut charges = Charges { also: args.also.clone(), costs: args.cost.clone(), continuations: false };
     let rules = args.rules(file.as_ref())?;
     charges.costs.extend(file.into_iter().flat_map(|file| file.costs));

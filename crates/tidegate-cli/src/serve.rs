@@ -2,6 +2,7 @@
 
 mod admin;
 mod api;
+mod grpc;
 mod key;
 mod layer;
 mod log;
@@ -24,6 +25,7 @@ use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
 use tidegate_http::layer::{Observed, RateLimitBuilder};
 use tidegate_server::resp::Checks;
+use tidegate_server::rls::Rls;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -37,6 +39,7 @@ use crate::store::url_and_name;
 use crate::upstream::{Address, Host, Paths, Upstream};
 use admin::{Board, Shown};
 use api::InForce;
+use grpc::Descriptors;
 use key::KeyWord;
 use reload::{Reloader, Reloads};
 use store::{SharedStore, Without};
@@ -125,6 +128,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     resp: resp::RespArgs,
 
+    #[command(flatten)]
+    grpc: grpc::GrpcArgs,
+
     /// Also serve the live page, its JSON, /metrics, /healthz and /readyz at this address [default: none of it]
     ///
     /// It has no password and shows the keys that ask most, so keep it on this machine, 127.0.0.1:9090 for example, or on a
@@ -155,6 +161,8 @@ struct Limits {
     in_force: InForce,
     /// Who is told of decisions, for the admin address.
     board: Option<Arc<Board>>,
+    /// Whether limits on descriptors are served.
+    has_grpc: bool,
 }
 
 /// A layer to build, and what of.
@@ -164,6 +172,8 @@ struct Built {
     limits: Vec<FileLimit>,
     /// What the admin address shows once they are in force.
     shown: Option<Arc<[Shown]>>,
+    /// What Envoy is answered by.
+    descriptors: Option<Descriptors>,
 }
 
 #[derive(Debug, Clone)]
@@ -186,33 +196,44 @@ impl Limits {
             store,
             in_force: InForce::default(),
             board,
+            has_grpc: args.grpc.is_on(),
         })
     }
 
     /// The layer to build, and the limits it is of.
     fn builder(&self) -> anyhow::Result<Built> {
-        self.builder_of(limits::read)
+        self.builder_of(|path| self.read(path))
     }
 
     /// The layer to put in the place of the one that is used.
     fn builder_again(&self) -> anyhow::Result<Built> {
-        self.builder_of(limits::read_again)
+        self.builder_of(|path| limits::again(path, |path| self.read(path)))
+    }
+
+    fn read(&self, path: &Path) -> anyhow::Result<Vec<FileLimit>> {
+        if self.has_grpc { limits::read_with_descriptors(path) } else { limits::read(path) }
     }
 
     fn builder_of(
         &self,
         read: impl FnOnce(&Path) -> anyhow::Result<Vec<FileLimit>>,
     ) -> anyhow::Result<Built> {
-        let limits = match &self.source {
+        let mut limits = match &self.source {
             Source::Flags(limit) => vec![(**limit).clone()],
             Source::File(path) => read(path)?,
         };
+        let descriptors = match &self.source {
+            Source::File(path) if self.has_grpc => Some(Descriptors::split(path, &mut limits, self)?),
+            _ => None,
+        };
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
         let builder = layer::builder(&limits, self.keys)?.identity(identity);
+        let builder = if limits.is_empty() { builder.limit(layer::nothing()) } else { builder };
         let builder = if self.has_upstream { builder.take_back_not_served() } else { builder };
         let builder = match &self.store {
-            Some(store) => store.decides(builder),
-            None => builder,
+            // A store keeps buckets, and what limits nothing has none.
+            Some(store) if !limits.is_empty() => store.decides(builder),
+            _ => builder,
         };
         let store = self.store.clone();
         let tell = move |seen: &Observed<'_>| {
@@ -223,7 +244,7 @@ impl Limits {
         };
         let Some(board) = &self.board else {
             // That somebody is told of decisions makes the layer count the requests in flight.
-            return Ok(Built { builder: builder.observe(tell), limits, shown: None });
+            return Ok(Built { builder: builder.observe(tell), limits, shown: None, descriptors });
         };
         let shown = board.prepare(&limits, layer::overrides);
         let count = board.observer(&shown);
@@ -231,7 +252,7 @@ impl Limits {
             count(seen);
             tell(seen);
         });
-        Ok(Built { builder, limits, shown: Some(shown) })
+        Ok(Built { builder, limits, shown: Some(shown), descriptors })
     }
 
     /// These limits are in force now.
@@ -248,7 +269,15 @@ fn limit_of_flags(args: &Args) -> anyhow::Result<FileLimit> {
     let (algorithm, quota) = args.limiter.algorithm()?;
     let limit = Limit { name: algorithm.kind().name().into(), algorithm, mode: Mode::Enforce };
     let key = args.key.0.iter().map(ToString::to_string).collect();
-    Ok(FileLimit { limit, quota, key, max_in_flight: None, overrides: Vec::new(), tools: Vec::new() })
+    Ok(FileLimit {
+        limit,
+        quota,
+        key,
+        max_in_flight: None,
+        overrides: Vec::new(),
+        tools: Vec::new(),
+        descriptors: Vec::new(),
+    })
 }
 
 /// Runs `serve` until a signal stops it.
@@ -270,8 +299,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let limits = Limits::new(args, store, board.clone())?;
     // Before it is read, so that a change after that is seen.
     let stamp = args.limits.as_deref().and_then(reload::stamp);
-    let Built { builder, limits: read, shown } = limits.builder()?;
+    let Built { builder, limits: read, shown, descriptors } = limits.builder()?;
     let layer = builder.build().map_err(|error| layer::cannot_build(&error))?;
+    let rls = descriptors.as_ref().map(Descriptors::serve).transpose()?;
     if let Some(board) = &board {
         board.decides(&layer);
     }
@@ -285,7 +315,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.upstream.is_none() {
         router = router.merge(api::routes(&layer, &limits.in_force, args.token_file.as_deref())?);
     }
-    let result = runtime.block_on(serve(args, (limits, stamp), (&layer, router), reloads, &settings));
+    let result = runtime.block_on(serve(args, (limits, stamp), (&layer, rls, router), reloads, &settings));
     // Whoever is not answered by now has been waited for.
     runtime.shutdown_background();
     result
@@ -304,7 +334,8 @@ fn settings(args: &Args, layer: &RateLimit, limits: &[FileLimit]) -> String {
     let (file, [limit]) = (&args.limits, limits) else {
         let names: Vec<&str> = limits.iter().map(|limit| &*limit.limit.name).collect();
         let file = args.limits.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-        return format!("limits of {file}: {}{}", names.join(", "), shared(args));
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return format!("limits of {file}: {names}{}", shared(args));
     };
     if let Some(path) = file {
         return format!("limits of {}: {}{}", path.display(), limit.limit.name, shared(args));
@@ -352,7 +383,7 @@ fn router(layer: &RateLimit, upstream: Option<Arc<Upstream>>) -> Router {
 async fn serve(
     args: &Args,
     (limits, stamp): (Limits, reload::Stamp),
-    (layer, router): (&RateLimit, Router),
+    (layer, rls, router): (&RateLimit, Option<Rls>, Router),
     reloads: Arc<Reloads>,
     settings: &str,
 ) -> anyhow::Result<Outcome> {
@@ -373,6 +404,7 @@ async fn serve(
     };
     let checks = Checks { limits: layer.clone(), key_of: api::key_of(&limits.in_force) };
     let resp = args.resp.start(checks).await?;
+    let grpc = args.grpc.start(rls.as_ref()).await?;
     say(&format!("listening on http://{address}\n{settings}"))?;
     if let Some((at, _)) = &admin {
         say(&format!("admin on http://{at}"))?;
@@ -380,10 +412,13 @@ async fn serve(
     if let Some(resp) = &resp {
         say(&resp.said())?;
     }
+    if let Some(grpc) = &grpc {
+        say(&grpc.said())?;
+    }
     tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
 
     if let Some((path, hangups)) = hangups {
-        tokio::spawn(Reloader::new(limits, path, layer.clone(), reloads).run(stamp, hangups));
+        tokio::spawn(Reloader::new(limits, path, (layer.clone(), rls), reloads).run(stamp, hangups));
     }
     let connections = connections::serve(listener, router, signals.next()).await;
     if let Some(board) = &board {
@@ -391,13 +426,19 @@ async fn serve(
     }
     tracing::info!(in_flight = layer.counts().in_flight, "draining");
     let commands = resp.as_ref().map(resp::Server::resp);
+    let asked = grpc.as_ref().map(grpc::Server::rls);
     let drained = async {
         let resp = async {
             if let Some(resp) = resp {
                 resp.stop().await;
             }
         };
-        tokio::join!(connections.shutdown(), resp)
+        let grpc = async {
+            if let Some(grpc) = grpc {
+                grpc.stop().await;
+            }
+        };
+        tokio::join!(connections.shutdown(), resp, grpc)
     };
     tokio::select! {
         _ = drained => {}
@@ -416,6 +457,9 @@ async fn serve(
     say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
     if let Some(resp) = commands {
         say(&resp::said_at_the_end(&resp))?;
+    }
+    if let Some(rls) = asked {
+        say(&grpc::said_at_the_end(&rls))?;
     }
     Ok(Outcome::Fine)
 }

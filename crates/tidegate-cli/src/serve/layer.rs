@@ -1,6 +1,7 @@
 //! From limits in words to the layer that keeps them.
 
-use tidegate::{Kind, Mode, Quota};
+use tidegate::algorithm::Unlimited;
+use tidegate::{Algorithm, Kind, Mode, Quota};
 use tidegate_http::layer::{Key, RateLimitBuilder};
 use tidegate_http::{RateLimit, RequestLimit};
 
@@ -16,20 +17,12 @@ pub(super) fn builder(limits: &[FileLimit], keys: usize) -> anyhow::Result<RateL
     for limit in limits {
         let name = &*limit.limit.name;
         let words = words(limit)?;
-        let request = match limit.limit.algorithm.kind() {
-            // Rejections name the quota then.
-            Kind::TokenBucket => RequestLimit::new(name, limit.quota),
-            _ => RequestLimit::new(name, limit.limit.algorithm),
-        };
-        let mut request = request.key(key_by(&words)).capacity(keys);
+        let mut request = request_limit(limit).key(key_by(&words)).capacity(keys);
         for other in &limit.overrides {
             let key = key(&words, &other.key).map_err(|why| {
                 Hint::error(format!("limit `{name}`: an override has a wrong key: {why}"), "correct that key")
             })?;
             request = request.quota_for(key, other.quota);
-        }
-        if limit.limit.mode == Mode::Shadow {
-            request = request.shadow();
         }
         builder = builder.limit(request);
         let Some(max) = limit.max_in_flight else { continue };
@@ -54,6 +47,22 @@ pub(super) fn builder(limits: &[FileLimit], keys: usize) -> anyhow::Result<RateL
         };
     }
     Ok(builder)
+}
+
+/// The limit itself.
+pub(super) fn request_limit(limit: &FileLimit) -> RequestLimit {
+    let name = &*limit.limit.name;
+    let request = match limit.limit.algorithm.kind() {
+        // Rejections name the quota then.
+        Kind::TokenBucket => RequestLimit::new(name, limit.quota),
+        _ => RequestLimit::new(name, limit.limit.algorithm),
+    };
+    if limit.limit.mode == Mode::Shadow { request.shadow() } else { request }
+}
+
+/// What is in force where no limit is.
+pub(super) fn nothing() -> RequestLimit {
+    RequestLimit::new("none", Algorithm::Unlimited(Unlimited)).capacity(1)
 }
 
 /// The keys of a limit that have a quota of their own. Those that are wrong are left out, as [`builder`] says so of them.

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use tidegate_http::RateLimit;
 use tidegate_http::layer::Replaced;
+use tidegate_server::rls::Rls;
 
 use super::{Built, Limits, say};
 use crate::fault::warn;
@@ -23,6 +24,7 @@ pub(super) struct Reloader {
     limits: Limits,
     path: PathBuf,
     layer: RateLimit,
+    rls: Option<Rls>,
     reloads: Arc<Reloads>,
 }
 
@@ -39,8 +41,13 @@ pub(super) struct Reloads {
 pub(super) type Stamp = Option<(SystemTime, u64, u64)>;
 
 impl Reloader {
-    pub(super) const fn new(limits: Limits, path: PathBuf, layer: RateLimit, reloads: Arc<Reloads>) -> Self {
-        Self { limits, path, layer, reloads }
+    pub(super) fn new(
+        limits: Limits,
+        path: PathBuf,
+        (layer, rls): (RateLimit, Option<Rls>),
+        reloads: Arc<Reloads>,
+    ) -> Self {
+        Self { limits, path, layer, rls, reloads }
     }
 
     /// Goes on until it is dropped. `read` is the stamp of what is in force.
@@ -83,8 +90,20 @@ impl Reloader {
     }
 
     fn replace(&self) -> anyhow::Result<Replaced> {
-        let Built { builder, limits, shown } = self.limits.builder_again()?;
-        let replaced = self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))?;
+        let Built { builder, limits, shown, descriptors } = self.limits.builder_again()?;
+        // All limits of the file are put in force, or none.
+        if let Some(descriptors) = &descriptors {
+            descriptors.can_be()?;
+        }
+        let mut replaced = self.layer.replace(builder).map_err(|error| super::layer::cannot_build(&error))?;
+        if limits.is_empty() {
+            replaced = Replaced::default();
+        }
+        if let (Some(descriptors), Some(rls)) = (descriptors, &self.rls) {
+            let others = descriptors.replace(rls)?;
+            replaced.kept.extend(others.kept);
+            replaced.fresh.extend(others.fresh);
+        }
         self.limits.show(limits, shown);
         Ok(replaced)
     }

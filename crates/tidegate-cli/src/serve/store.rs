@@ -105,6 +105,11 @@ impl SharedStore {
         builder.shared(buckets, on_failure)
     }
 
+    /// Whether a call can be decided in buckets of several keys at once.
+    pub(super) fn spans_keys(&self) -> bool {
+        self.buckets.spans_keys()
+    }
+
     /// Says once when the store goes away, and once when it is back.
     pub(super) fn noticed(&self, made: Made) {
         let is_away = matches!(made, Made::Open | Made::Closed | Made::Local);

@@ -3,6 +3,7 @@
 
 mod admin;
 mod api;
+mod grpc;
 mod hammer;
 mod limits;
 mod process;
