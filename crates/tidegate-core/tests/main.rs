@@ -19,4 +19,6 @@ mod properties;
 #[cfg(test)]
 mod queue;
 #[cfg(test)]
+mod queue_model;
+#[cfg(test)]
 mod quota_text;

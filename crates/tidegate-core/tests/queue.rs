@@ -316,6 +316,20 @@ fn queue_refund_belongs_to_the_window_it_was_reserved_in() {
 }
 
 #[test]
+fn queue_refund_of_a_sliding_log_leaves_the_debt_of_others() {
+    // Two are granted at 0; a call that reserved nothing turns out to have taken two more. The first is undone: the
+    // two of the other are there until 10 s, so nobody is granted before.
+    let mut line = line(Kind::SlidingLog, "2 per 10s");
+    let first = granted(line.join(0, cost(2)));
+    let second = granted(line.join(0, cost(0)));
+    assert!(line.settle(0, second, 2.into()));
+    assert!(line.cancel_granted(0, first));
+    assert_eq!(line.level(0, 0), 0);
+    let third = waiting(line.join(0, cost(1)));
+    assert_eq!(grant_times(&run(&mut line, 0, 20 * S)), [(10 * S, third)]);
+}
+
+#[test]
 fn queue_cancels_in_any_order_and_the_next_call_starts_at_once() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut line = bucket("1/s burst 1");

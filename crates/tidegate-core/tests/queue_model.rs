@@ -4,8 +4,6 @@
 //! for every question. So "as if it had never been charged" is what it does, not what it computes. Its line is a list
 //! that it searches.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
-
 use std::num::NonZeroU64;
 use std::time::Duration;
 

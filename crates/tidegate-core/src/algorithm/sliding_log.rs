@@ -7,7 +7,12 @@
 //! and all `N` may come in one instant. In a closed interval of length `t`, `N·(floor(t/W) + 1)`.
 //!
 //! **State.** The time and cost of each allowed call in view, at most `N` entries (16 bytes each; calls at one instant
-//! share one), and one more in debt. This is the price: choose the token bucket unless strictness is worth it.
+//! share one), and at most `2N + 1` in debt. This is the price: choose the token bucket unless strictness is worth it.
+//!
+//! **Debt.** More than `2N` in view counts as `2N + 1`: so the oldest is forgotten where so much follows it. What can
+//! still be taken back was allowed, so it is at most `N` of that; with or without it more than `N` stay, and nothing is
+//! allowed before as much has left. A cap at `N + 1` would not do: with `N = 2`, two allowed and then a debt of two
+//! would count as three, and without the first two as one instead of two.
 //!
 //! **Worked example.** `1 per 10s`: a call at 0 passes. At 9.999999999 s it is refused with 1 ns to wait; at exactly
 //! 10 s it passes, since the window `(0, 10]` no longer holds the first.
@@ -106,8 +111,8 @@ impl SlidingLog {
         }
     }
 
-    /// Takes `cost` of a charge made at `charged_at` back, if its entry is still there. The work grows with the
-    /// number of later entries.
+    /// Takes `cost` of a charge made at `charged_at` back, if its entry is still there. The charge must have been
+    /// allowed: a debt may be remembered as less than it was. The work grows with the number of later entries.
     pub fn refund(&self, log: &mut Log, charged_at: u64, cost: u64) {
         let index = log.entries.partition_point(|entry| entry.at < charged_at);
         if log.entries.get(index).is_none_or(|entry| entry.at != charged_at) {
@@ -174,13 +179,20 @@ impl Step for SlidingLog {
         if state.entries.back().is_none_or(|last| last.at != at) {
             state.entries.push_back(Entry { at, before: state.total });
         }
-        // `N + 1` in view refuses everything, as any larger debt does: an entry needs no more than that, and none
-        // that such a debt follows is needed at all. So the first entry is at most `N + 1`, the others are together
-        // at most `N`, and the total of all, `2N + 1`, fits into 64 bits.
+        // No entry needs more than what counts as the most, and none that so much follows is needed at all; of the
+        // first that is left, only what is missing to it is. So the total of all is `2N + 1`, which fits into 64 bits.
+        let most = self.count.saturating_mul(2).saturating_add(1);
         let last = state.cost_from(state.entries.len().saturating_sub(1));
-        let cost = cost.min(self.count.saturating_add(1).saturating_sub(last));
-        while state.entries.len() > 1 && state.cost_from(1).saturating_add(cost) > self.count {
+        let cost = cost.min(most.saturating_sub(last));
+        let before = most.saturating_sub(cost);
+        while state.entries.len() > 1 && state.cost_from(1) >= before {
             state.entries.pop_front();
+        }
+        let total = state.total;
+        if let Some(first) =
+            state.entries.front_mut().filter(|first| total.wrapping_sub(first.before) > before)
+        {
+            first.before = total.wrapping_sub(before);
         }
         state.total = state.total.wrapping_add(cost);
     }
@@ -245,9 +257,48 @@ mod tests {
         for now in 0..100 {
             log.charge(&mut state, now, 1);
         }
-        assert!(state.len() <= 6, "{}", state.len());
+        assert_eq!(state.len(), 11);
         // Six would have to leave the window but for five; the sixth last was charged at 94.
         check_table_from(&log, state, &[Row::rejected(99, 0, 10 * S - 5), Row::rejected(99, 5, 10 * S)]);
+    }
+
+    #[test]
+    fn sliding_log_refund_in_debt_leaves_all_of_the_debt() {
+        // Two were allowed, and a debt of two was made at the same instant: without the first two, two are there.
+        let log = SlidingLog::new("2 per 10s".parse().unwrap());
+        let mut state = log.fresh();
+        log.charge(&mut state, 0, 2);
+        log.charge(&mut state, 0, 2);
+        log.refund(&mut state, 0, 2);
+        check_table_from(&log, state, &[Row::rejected(0, 1, 10 * S), Row::rejected(10 * S - 1, 1, 1)]);
+    }
+
+    #[test]
+    fn sliding_log_refund_in_debt_leaves_the_older_calls() {
+        // One at 0, two at 1 s, and a debt of two at 2 s. Without those of 1 s, three are there until 10 s.
+        let log = SlidingLog::new("3 per 10s".parse().unwrap());
+        let mut state = log.fresh();
+        for (now, cost) in [(0, 1), (S, 2), (2 * S, 2)] {
+            log.charge(&mut state, now, cost);
+        }
+        log.refund(&mut state, S, 2);
+        check_table_from(&log, state, &[Row::rejected(2 * S, 1, 8 * S), Row::allowed(10 * S, 1, 0)]);
+    }
+
+    #[test]
+    fn sliding_log_of_the_largest_count_holds_the_largest_debts() {
+        let quota = Quota::new(i64::MAX as u64, Duration::from_secs(10)).unwrap();
+        let log = SlidingLog::new(quota);
+        let mut state = log.fresh();
+        log.charge(&mut state, 0, i64::MAX as u64);
+        log.charge(&mut state, S, u64::MAX - 1);
+        log.charge(&mut state, 2 * S, 1);
+        log.refund(&mut state, 0, i64::MAX as u64);
+        check_table_from(
+            &log,
+            state,
+            &[Row::rejected(2 * S, 0, 9 * S), Row::allowed(11 * S, 1, i64::MAX as u64 - 2)],
+        );
     }
 
     #[test]
