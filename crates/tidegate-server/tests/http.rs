@@ -110,9 +110,9 @@ async fn a_call_is_decided_in_the_limits_that_it_names() {
             }],
         })
     );
-    // A look takes nothing.
+    // A look takes nothing. A whole number with a point is one.
     for _ in 0..5 {
-        let look = json!({"limit": "calls", "key": "ann", "cost": 2, "peek": true});
+        let look = json!({"limit": "calls", "key": "ann", "cost": 2.0, "peek": true});
         assert_eq!(server.ask("/v1/check", look).await.status, 200);
     }
     let both = |cost| json!({"checks": [{"limit": "calls", "key": "ann"}, {"limit": "bytes", "key": "ann", "cost": cost}]});
@@ -214,8 +214,10 @@ async fn a_proxy_is_told_about_the_request_that_it_asks_about() {
     for (path, fields) in [
         ("/v1/auth?refuse=200", &[][..]),
         ("/v1/auth?refuse=x", &[]),
+        ("/v1/auth?refuse=500", &[]),
         ("/v1/auth", &[("x-forwarded-method", "G T")]),
         ("/v1/auth", &[("x-forwarded-uri", "a b")]),
+        ("/v1/auth", &[("x-forwarded-uri", "a")]),
     ] {
         assert_eq!(server.send(ask(path, fields)).await.status, 400, "{path} {fields:?}");
     }
@@ -233,6 +235,21 @@ async fn wrong_questions_are_said_and_charge_nothing() {
             "there is no limit `pages`; there are `calls`, `bytes`, `trial`",
         ),
         ("/v1/check", json!({}), "name one limit as `limit`"),
+        (
+            "/v1/check",
+            json!({"limit": "calls", "key": "ann", "cost": null}),
+            "the JSON is not understood: invalid type: null",
+        ),
+        (
+            "/v1/check",
+            json!({"limit": "calls", "key": "ann", "cost": 1.5}),
+            "the JSON is not understood: invalid value: floating point `1.5`",
+        ),
+        (
+            "/v1/check",
+            json!({"limit": "calls", "key": "ann", "cost": 1e16}),
+            "the JSON is not understood: invalid value: floating point `1",
+        ),
         ("/v1/check", json!({"limit": "calls", "checks": []}), "name one limit as `limit`"),
         ("/v1/check", json!({"checks": []}), "no limit is named"),
         ("/v1/check", json!({"checks": many}), "33 limits are named, and 32 are the most"),
@@ -302,5 +319,16 @@ async fn the_description_has_every_path() {
     let server = Server::new(None);
     let answer = server.send(Request::get("/v1/openapi.json").body(Body::empty()).unwrap()).await;
     let paths: Vec<&String> = answer.body["paths"].as_object().unwrap().keys().collect();
-    assert_eq!(paths, ["/v1/auth", "/v1/cancel", "/v1/check", "/v1/limits", "/v1/reserve", "/v1/settle"]);
+    assert_eq!(
+        paths,
+        [
+            "/v1/auth",
+            "/v1/cancel",
+            "/v1/check",
+            "/v1/limits",
+            "/v1/openapi.json",
+            "/v1/reserve",
+            "/v1/settle"
+        ]
+    );
 }

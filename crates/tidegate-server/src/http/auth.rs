@@ -78,17 +78,21 @@ fn original(headers: &HeaderMap) -> Result<(Option<Method>, Option<Uri>), &'stat
     let method = headers.get("x-forwarded-method").map(|method| Method::from_bytes(method.as_bytes()));
     let method = method.transpose().map_err(|_| "X-Forwarded-Method is no method")?;
     let uri = headers.get("x-forwarded-uri").map(|uri| Uri::try_from(uri.as_bytes()));
-    let uri = uri.transpose().map_err(|_| "X-Forwarded-Uri is no address; send the path and the query")?;
-    Ok((method, uri))
+    // A word alone is the name of a host, and has no path.
+    let uri = uri.map(|uri| uri.ok().filter(|uri| !uri.path().is_empty()));
+    match uri {
+        Some(None) => Err("X-Forwarded-Uri is no address; send the path and the query"),
+        Some(uri) => Ok((method, uri)),
+        None => Ok((method, None)),
+    }
 }
 
 /// The status of refusals that is asked for. Other parts of a query are the client's, which some proxies keep.
 fn refuse(query: Option<&str>) -> Result<Option<StatusCode>, &'static str> {
-    const WRONG: &str = "write /v1/auth, or /v1/auth?refuse=STATUS with a status from 400 to 599";
+    const WRONG: &str = "write /v1/auth, or /v1/auth?refuse=STATUS with a status from 400 to 499";
     let mut parts = query.unwrap_or_default().split('&');
     let Some(status) = parts.find_map(|part| part.strip_prefix("refuse=")) else { return Ok(None) };
     let status: u16 = status.parse().map_err(|_| WRONG)?;
-    let status =
-        StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400 && status.as_u16() < 600);
+    let status = StatusCode::from_u16(status).ok().filter(StatusCode::is_client_error);
     status.map(Some).ok_or(WRONG)
 }

@@ -1,13 +1,14 @@
 //! What is asked, in JSON.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::answer::problem;
 use super::{EXPIRES_MAX, KEY_MAX, LIMITS_MAX, QUESTION_MAX};
@@ -34,21 +35,69 @@ pub(super) struct Named {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {
+    #[serde(default, deserialize_with = "said")]
     limit: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     key: Option<KeyText>,
-    cost: Option<u64>,
+    #[serde(default, deserialize_with = "said")]
+    cost: Option<Whole>,
+    #[serde(default, deserialize_with = "said")]
     checks: Option<Vec<Check>>,
     #[serde(default)]
     peek: bool,
-    expires_ms: Option<u64>,
+    #[serde(default, deserialize_with = "said")]
+    expires_ms: Option<Whole>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Check {
     limit: String,
+    #[serde(default, deserialize_with = "said")]
     key: Option<KeyText>,
-    cost: Option<u64>,
+    #[serde(default, deserialize_with = "said")]
+    cost: Option<Whole>,
+}
+
+/// What is there, which cannot be `null`: a cost that the caller does not know is not 1.
+fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// A whole number. Some languages write it as `3.0`, which is an integer of JSON too.
+#[derive(Debug, Clone, Copy)]
+struct Whole(u64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u64(AnyWhole)
+    }
+}
+
+struct AnyWhole;
+
+impl Visitor<'_> for AnyWhole {
+    type Value = Whole;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number from 0")
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Whole, E> {
+        Ok(Whole(number))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Whole, E> {
+        // Above 2^53 it is not known which one was meant.
+        let is_exact = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is whole and in range"
+        )]
+        let whole = number as u64;
+        is_exact.then_some(Whole(whole)).ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
+    }
 }
 
 /// A key, or the parts of one.
@@ -64,10 +113,10 @@ enum KeyText {
 #[serde(deny_unknown_fields)]
 pub(super) struct Settled {
     pub(super) id: String,
-    #[serde(default)]
-    cost: Option<u64>,
-    #[serde(default)]
-    costs: Option<HashMap<String, u64>>,
+    #[serde(default, deserialize_with = "said")]
+    cost: Option<Whole>,
+    #[serde(default, deserialize_with = "said")]
+    costs: Option<HashMap<String, Whole>>,
 }
 
 impl Asked {
@@ -83,7 +132,7 @@ impl Asked {
         if checks.len() > LIMITS_MAX {
             return Err(wrong(&format!("{} limits are named, and {LIMITS_MAX} are the most", checks.len())));
         }
-        let expires = Duration::from_millis(question.expires_ms.unwrap_or(EXPIRES));
+        let expires = Duration::from_millis(question.expires_ms.map_or(EXPIRES, |Whole(ms)| ms));
         if expires.is_zero() || expires > EXPIRES_MAX {
             return Err(wrong(&format!("`expires_ms` is from 1 to {}", EXPIRES_MAX.as_millis())));
         }
@@ -102,7 +151,7 @@ impl Named {
         if key.iter().map(String::len).sum::<usize>() > KEY_MAX {
             return Err(wrong(&format!("a key of `{}` is longer than {KEY_MAX} bytes", check.limit)));
         }
-        Ok(Self { limit: check.limit, key, cost: check.cost.unwrap_or(1) })
+        Ok(Self { limit: check.limit, key, cost: check.cost.map_or(1, |Whole(cost)| cost) })
     }
 }
 
@@ -119,8 +168,8 @@ impl Settled {
 
     /// The cost in a limit; 0 in one that is not said.
     pub(super) fn cost(&self, limit: &str) -> u64 {
-        let of_limit = self.costs.as_ref().map(|costs| costs.get(limit).copied().unwrap_or(0));
-        of_limit.or(self.cost).unwrap_or(0)
+        let of_limit = |costs: &HashMap<String, Whole>| costs.get(limit).copied();
+        self.costs.as_ref().map_or(self.cost, of_limit).map_or(0, |Whole(cost)| cost)
     }
 }
 
