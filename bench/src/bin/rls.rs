@@ -5,7 +5,12 @@
 //! each asks at half of the slower median of the rates, where a request's time counts from when it was sent. What a call takes of
 //! the processor is the server's, and says more than the rate where others use the machine too.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates and counts of a benchmark are far below 2^52"
+)]
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;

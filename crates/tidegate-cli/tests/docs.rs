@@ -18,7 +18,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const TRIES: usize = 5;
@@ -254,12 +254,15 @@ fn start_redis(folder: &Folder, command: &str, port: u16) -> Server {
 fn start(folder: &Folder, command: &str, lines: usize) -> (Server, String) {
     let command = format!("exec {} 2>&1", command.trim());
     let mut child = folder.shell(&command).stdout(Stdio::piped()).spawn().unwrap();
+    let reader = BufReader::new(child.stdout.take().unwrap());
+    let (sender, said) = mpsc::channel();
+    std::thread::spawn(move || reader.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut printed = String::new();
-    let mut reader = BufReader::new(child.stdout.take().unwrap());
     for _ in 0..lines.max(1) {
-        if reader.read_line(&mut printed).unwrap() == 0 {
-            break;
-        }
+        // One that says less than is written is seen by what it said.
+        let Ok(line) = said.recv_timeout(Duration::from_secs(20)) else { break };
+        printed.push_str(&line);
+        printed.push('\n');
     }
     (Server(child), printed)
 }

@@ -197,7 +197,7 @@ fn who_waits_for_tokens_keeps_no_place_from_others() {
     until(|| budget.scripts() >= before + 4);
     budget.until_held(0);
     assert_eq!(budget.at_once(&["true"]), (0, String::new()), "a token and a place are there");
-    signal(&waiting, "INT");
+    signal(&waiting, "TERM");
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), None);
     assert_eq!(budget.held(), 0);
 }
