@@ -36,6 +36,11 @@ fn named(file: &Path, is_root: bool, text: &str) -> Vec<PathBuf> {
         if let Some(given) = line.strip_prefix("#[path = \"").and_then(|rest| rest.strip_suffix("\"]")) {
             path = Some(folder.join(given));
         }
+        if let Some((_, rest)) = line.split_once("include!(\"")
+            && let Some((given, _)) = rest.split_once('"')
+        {
+            files.push(folder.join(given));
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         if let ["mod", name] | ["pub" | "pub(crate)" | "pub(super)", "mod", name] = words[..]
             && let Some(name) = name.strip_suffix(';')
@@ -84,13 +89,16 @@ fn every_source_file_is_compiled() {
 
 #[test]
 fn modules_are_found_where_the_compiler_looks() {
-    let text = "mod a;\n#[path = \"../b.rs\"]\nmod c;\npub(crate) mod d;\nmod tests {}\n// mod e;\n";
+    let text = "mod a;\n#[path = \"../b.rs\"]\nmod c;\npub(crate) mod d;\nmod tests {}\n// mod e;\ninclude!(\"f.rs\");\n";
     let paths = |file, is_root| named(Path::new(file), is_root, text);
     let at = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
-    assert_eq!(paths("t/x.rs", true), at(&["t/a.rs", "t/a/mod.rs", "t/../b.rs", "t/d.rs", "t/d/mod.rs"]));
+    assert_eq!(
+        paths("t/x.rs", true),
+        at(&["t/a.rs", "t/a/mod.rs", "t/../b.rs", "t/d.rs", "t/d/mod.rs", "t/f.rs"])
+    );
     assert_eq!(
         paths("t/x.rs", false),
-        at(&["t/x/a.rs", "t/x/a/mod.rs", "t/../b.rs", "t/x/d.rs", "t/x/d/mod.rs"])
+        at(&["t/x/a.rs", "t/x/a/mod.rs", "t/../b.rs", "t/x/d.rs", "t/x/d/mod.rs", "t/f.rs"])
     );
     assert!(is_root(Path::new("tests/x.rs"), true));
     assert!(!is_root(Path::new("tests/x.rs"), false));
