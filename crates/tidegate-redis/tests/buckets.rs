@@ -10,7 +10,13 @@ use tidegate::{Algorithm, Decision, Kind, Mode};
 use tidegate_redis::{Store, StoreBuckets};
 
 async fn buckets(server: &Server) -> (Store, StoreBuckets) {
-    let store = Store::builder(&server.url()).deadline(Duration::from_secs(10)).connect().await.unwrap();
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_secs(10))
+        // Longer than a busy machine takes between two calls.
+        .remember_rejections(Duration::from_secs(60))
+        .connect()
+        .await
+        .unwrap();
     let buckets = store.buckets("web").unwrap();
     (store, buckets)
 }

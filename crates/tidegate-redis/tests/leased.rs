@@ -74,7 +74,9 @@ async fn a_busy_key_is_leased_and_asks_the_store_now_and_then() {
 #[tokio::test]
 async fn a_bucket_that_is_near_empty_is_decided_call_by_call_and_exactly() {
     let server = Server::start(&[]);
-    let store = store(&server.url()).await;
+    // It remembers for longer than a busy machine takes between two calls.
+    let builder = Store::builder(&server.url()).deadline(PATIENCE);
+    let store = builder.remember_rejections(Duration::from_secs(20)).connect().await.unwrap();
     // One token in 25 s: nothing comes back while this runs.
     let limiter = leased(&store, "api", "1 per 25s burst 100", 1).await;
     for left in (0..100).rev() {
