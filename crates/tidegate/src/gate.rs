@@ -232,7 +232,7 @@ impl Gate {
         self.shared().change(|line, _| line.close_until(instant_ns));
     }
 
-    /// The gate's time, in nanoseconds since it was built or, with a [`ManualClock`], that clock's.
+    /// The gate's time, in nanoseconds since it was built or, with a [`ManualClock`](crate::clock::ManualClock), that clock's.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.shared().time.now_ns()

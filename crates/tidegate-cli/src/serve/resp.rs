@@ -17,8 +17,8 @@ use crate::http_server::address::{bind, listen};
 pub(super) struct RespArgs {
     /// Also answer Redis clients (RESP2 and RESP3) at this address [default: not]
     ///
-    /// CL.THROTTLE key max_burst count period [quantity] decides as redis-cell does, with the quota that comes with the call:
-    /// the limits of this server's HTTP side have no part in it. TG.CHECK limit key [cost] decides in one of those. Waits are in
+    /// CL.THROTTLE key max_burst count period, and a quantity, decides as redis-cell does, with the quota that comes with the call:
+    /// the limits of this server's HTTP side have no part in it. TG.CHECK limit key, and a cost, decides in one of those. Waits are in
     /// whole seconds, rounded up.
     #[arg(long, value_name = "ADDRESS", value_parser = listen)]
     resp: Option<SocketAddr>,

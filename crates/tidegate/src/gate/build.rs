@@ -83,7 +83,7 @@ impl Builder {
     }
 
     /// A further limit: a call waits until all of them allow it, and is charged in each; until then in none.
-    /// [`GateCall::also`] says what it costs there. A gate has 4 limits at most.
+    /// [`GateCall::also`](super::GateCall::also) says what it costs there. A gate has 4 limits at most.
     pub fn also(mut self, quota: Quota) -> Self {
         self.quotas.push(quota);
         self
