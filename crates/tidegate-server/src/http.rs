@@ -42,6 +42,8 @@ use answer::{Answer, problem};
 use question::{Asked, Named, Settled};
 use reserved::Reserved;
 
+use crate::secret::is_same;
+
 /// The most bytes of a question.
 pub const QUESTION_MAX: usize = 64 * 1024;
 
@@ -121,12 +123,6 @@ async fn token(State(desk): State<Desk>, request: Request, next: Next) -> Respon
         problem(StatusCode::UNAUTHORIZED, "send the token of this server as `Authorization: Bearer TOKEN`");
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
-}
-
-/// Compares in a time that does not tell where they differ.
-fn is_same(given: &[u8], token: &[u8]) -> bool {
-    let differ = given.iter().zip(token).fold(0, |differ, (given, token)| differ | (given ^ token));
-    given.len() == token.len() && differ == 0
 }
 
 async fn check(State(desk): State<Desk>, body: Body) -> Response {

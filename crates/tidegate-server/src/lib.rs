@@ -7,6 +7,7 @@
 pub mod http;
 pub mod resp;
 pub mod rls;
+mod secret;
 
 /// The example of the README, so that it is compiled.
 #[cfg(doctest)]

@@ -137,7 +137,7 @@ async fn a_call_is_decided_in_the_limits_that_it_names() {
     assert_eq!(server.ask("/v1/check", both(70)).await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_reserved_is_settled_or_cancelled_once_and_in_time() {
     let server = Server::new(None);
     let reserve = json!({
@@ -173,7 +173,7 @@ async fn what_is_reserved_is_settled_or_cancelled_once_and_in_time() {
     server.clock.advance(Duration::from_secs(100));
     let short = json!({"limit": "bytes", "key": "ann", "cost": 60, "expires_ms": 1});
     let id = server.ask("/v1/reserve", short).await.body["id"].as_str().unwrap().to_owned();
-    tokio::time::sleep(Duration::from_millis(2)).await;
+    tokio::time::advance(Duration::from_millis(2)).await;
     assert_eq!(server.ask("/v1/cancel", json!({"id": id})).await.status, 404);
     assert_eq!(server.left("ann"), [3, 40]);
 }

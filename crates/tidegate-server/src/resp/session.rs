@@ -11,6 +11,7 @@ use super::command::{Command, Credentials, Hello, NAMES, Refusal};
 use super::counts::Tally;
 use super::server::Shared;
 use super::throttle::Terms;
+use crate::secret::is_same;
 
 /// After so many bytes of answers no further request is decided before they are written. It bounds what a client that does
 /// not read makes the server keep: this, and one answer more.
@@ -278,11 +279,6 @@ fn concealed(refusal: Refusal<'_>) -> Refusal<'_> {
         | Refusal::Arguments("auth" | "reset") => refusal,
         _ => Refusal::NotAuthenticated,
     }
-}
-
-/// Compares in a time that tells nothing but the lengths.
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 /// What clients look for in `INFO` before they use a server, and the counters. The version is that of the Redis whose
