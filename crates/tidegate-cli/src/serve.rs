@@ -9,6 +9,8 @@ mod log;
 mod reload;
 mod resp;
 mod secret;
+#[cfg(unix)]
+mod service_manager;
 mod store;
 
 use std::io::{self, Write as _};
@@ -416,6 +418,8 @@ async fn serve(
         say(&grpc.said())?;
     }
     tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
+    #[cfg(unix)]
+    service_manager::ready();
 
     if let Some((path, hangups)) = hangups {
         tokio::spawn(Reloader::new(limits, path, (layer.clone(), rls), reloads).run(stamp, hangups));
@@ -424,6 +428,8 @@ async fn serve(
     if let Some(board) = &board {
         board.drain();
     }
+    #[cfg(unix)]
+    service_manager::draining();
     tracing::info!(in_flight = layer.counts().in_flight, "draining");
     let commands = resp.as_ref().map(resp::Server::resp);
     let asked = grpc.as_ref().map(grpc::Server::rls);

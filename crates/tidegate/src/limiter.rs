@@ -226,7 +226,7 @@ impl Limiter {
     ///     algorithm: Algorithm::new(Kind::TokenBucket, quota.parse().unwrap()),
     ///     mode: Mode::Enforce,
     /// };
-    /// let policy = Policy::new(vec![limit("requests", "10/s"), limit("bytes", "10000/s")]);
+    /// let policy = Policy::new(vec![limit("requests", "10/h"), limit("bytes", "10000/d")]);
     /// let limiter = Limiter::new(policy, 1000);
     /// assert!(limiter.check_with("ann", |limit| [1, 9000][limit]).decision.is_allowed());
     /// let answer = limiter.check_with("ann", |limit| [1, 9000][limit]);

@@ -3,6 +3,7 @@
 
 mod admin;
 mod api;
+mod deploy;
 mod grpc;
 mod hammer;
 mod limits;

@@ -41,7 +41,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = tidegate(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(tidegate(args))
+    }
+
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = lines_of(child.stdout.take().unwrap());
         let warnings = lines_of(child.stderr.take().unwrap());
         Self { child, lines, warnings }
@@ -156,6 +160,18 @@ pub(crate) fn read(stream: &mut TcpStream) -> Response {
     Response { status, head: head.to_owned(), body: body.to_owned() }
 }
 
+/// What is answered at `address` to these bytes.
+fn request(address: &str, text: &str) -> Response {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    read(&mut stream)
+}
+
+pub(crate) fn get(address: &str, path: &str) -> Response {
+    request(address, &format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"))
+}
+
 /// A server with an admin address.
 pub(crate) struct Watched {
     pub(crate) server: Server,
@@ -173,7 +189,7 @@ impl Watched {
     }
 
     pub(crate) fn get(&self, path: &str) -> Response {
-        self.request(&format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin))
+        get(&self.admin, path)
     }
 
     pub(crate) fn post(&self, head: &str, body: &str) -> Response {
@@ -185,10 +201,7 @@ impl Watched {
     }
 
     pub(crate) fn request(&self, text: &str) -> Response {
-        let mut stream = TcpStream::connect(&self.admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(text.as_bytes()).unwrap();
-        read(&mut stream)
+        request(&self.admin, text)
     }
 
     pub(crate) fn state(&self) -> Value {
