@@ -21,7 +21,7 @@ use crate::narrow::{NarrowBucket, Parts};
 /// ```
 /// use tidegate::{Bucket, Quota};
 ///
-/// let bucket = Bucket::new("10/s burst 2".parse::<Quota>()?);
+/// let bucket = Bucket::new("10/h burst 2".parse::<Quota>()?);
 /// assert!(bucket.check().is_allowed());
 /// assert!(bucket.check().is_allowed());
 /// assert!(!bucket.check().is_allowed());
