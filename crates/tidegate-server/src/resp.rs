@@ -30,6 +30,7 @@ pub mod codec;
 mod command;
 mod connection;
 mod counts;
+mod seldom;
 mod server;
 mod session;
 pub mod throttle;

@@ -1,7 +1,7 @@
 //! One connection: what is read is answered and written before more is read.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use super::codec::request::REQUEST_MAX;
 use super::counts::Tally;
+use super::seldom::Seldom;
 use super::server::Shared;
 use super::session::{OUTPUT_MAX, Session, Then};
 
@@ -65,6 +66,14 @@ pub(super) struct Connection {
     reads_left: Option<u32>,
 }
 
+/// What happens to a connection beside what its client does.
+enum Event {
+    /// The server was told to stop.
+    End,
+    /// It is time to look whether the client does something.
+    Look,
+}
+
 /// How long a client has done nothing, counted in looks at it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Silence {
@@ -102,13 +111,25 @@ impl Connection {
             sleep(NOTICE).await;
         };
         tokio::pin!(end);
+        let mut is_ending = false;
+        let mut seldom = Seldom::new(|context: &mut Context<'_>| {
+            if !is_ending && end.as_mut().poll(context).is_ready() {
+                is_ending = true;
+                return Poll::Ready(Event::End);
+            }
+            looks.poll_tick(context).map(|_| Event::Look)
+        });
         loop {
-            // A client that breaks its connection harms nobody else, so there is nothing to report.
-            tokio::select! {
-                biased;
-                _ = poll_fn(|context| self.poll(context)) => break,
-                () = &mut end, if self.reads_left.is_none() => self.reads_left = Some(READS_AT_END),
-                _ = looks.tick() => if !self.goes_on() { break },
+            let event = poll_fn(|context| match self.poll(context) {
+                // A client that breaks its connection harms nobody else, so there is nothing to report.
+                Poll::Ready(_) => Poll::Ready(None),
+                Poll::Pending => seldom.poll(context).map(Some),
+            });
+            match event.await {
+                None => break,
+                Some(Event::End) => self.reads_left = Some(READS_AT_END),
+                Some(Event::Look) if !self.goes_on() => break,
+                Some(Event::Look) => {}
             }
         }
         let _ = self.stream.shutdown().await;
