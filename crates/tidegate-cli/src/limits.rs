@@ -47,6 +47,18 @@ pub(crate) struct FileLimit {
     pub(crate) descriptors: Vec<rls::Pattern>,
 }
 
+impl FileLimit {
+    /// Whether it is for the descriptors of Envoy, and not for requests.
+    pub(crate) fn is_on_descriptors(&self) -> bool {
+        !self.descriptors.is_empty()
+    }
+
+    /// Whether something can be above it.
+    pub(crate) fn limits_something(&self) -> bool {
+        self.limit.algorithm.kind() != Kind::Unlimited
+    }
+}
+
 /// A key that has a quota of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Override {
@@ -201,7 +213,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<FileLimit>> {
 ///
 /// One that is.
 pub(crate) fn without_descriptors(path: &Path, limits: &[FileLimit]) -> anyhow::Result<()> {
-    let Some(limit) = limits.iter().find(|limit| !limit.descriptors.is_empty()) else { return Ok(()) };
+    let Some(limit) = limits.iter().find(|limit| limit.is_on_descriptors()) else { return Ok(()) };
     let (file, name) = (path.display(), &limit.limit.name);
     Err(Hint::error(
         format!("{file}: limit `{name}` has `descriptors`, which are for Envoy alone"),

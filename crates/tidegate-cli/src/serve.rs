@@ -2,10 +2,12 @@
 
 mod admin;
 mod api;
+mod drain;
 mod grpc;
 mod key;
 mod layer;
 mod log;
+mod observer;
 mod reload;
 mod resp;
 mod secret;
@@ -22,16 +24,16 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
-use tidegate::{Kind, Limit, Mode};
+use tidegate::{Kind, Limit, Mode, Quota};
 use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
-use tidegate_http::layer::{Observed, RateLimitBuilder};
+use tidegate_http::layer::{Key, RateLimitBuilder};
 use tidegate_server::resp::Checks;
 use tidegate_server::rls::Rls;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::fault::{Outcome, warn};
+use crate::fault::Outcome;
 use crate::http_server::address::{bind, listen};
 use crate::http_server::connections;
 use crate::http_server::signals::{Hangups, Signals};
@@ -43,12 +45,9 @@ use admin::{Board, Shown};
 use api::InForce;
 use grpc::Descriptors;
 use key::KeyWord;
+use observer::Observer;
 use reload::{Reloader, Reloads};
 use store::{SharedStore, Without};
-
-/// How long a server that was told to stop waits for the requests in flight. A leaky bucket may let calls wait for
-/// longer; those are not answered then.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
 ///
@@ -224,8 +223,12 @@ impl Limits {
             Source::Flags(limit) => vec![(**limit).clone()],
             Source::File(path) => read(path)?,
         };
+        let shown = self.board.as_ref().map(|board| board.prepare(&limits, overrides));
         let descriptors = match &self.source {
-            Source::File(path) if self.has_grpc => Some(Descriptors::split(path, &mut limits, self)?),
+            Source::File(path) if self.has_grpc => {
+                let observer = self.observer(shown.as_deref(), FileLimit::is_on_descriptors);
+                Some(Descriptors::split(path, &mut limits, self, observer)?)
+            }
             _ => None,
         };
         let identity = ClientIdentity::new().trusted_proxies(self.trusted_proxies.clone());
@@ -237,24 +240,16 @@ impl Limits {
             Some(store) if !limits.is_empty() => store.decides(builder),
             _ => builder,
         };
-        let store = self.store.clone();
-        let tell = move |seen: &Observed<'_>| {
-            if let (Some(store), Some(made)) = (&store, seen.made()) {
-                store.noticed(made);
-            }
-            log::decision(seen);
-        };
-        let Some(board) = &self.board else {
-            // That somebody is told of decisions makes the layer count the requests in flight.
-            return Ok(Built { builder: builder.observe(tell), limits, shown: None, descriptors });
-        };
-        let shown = board.prepare(&limits, layer::overrides);
-        let count = board.observer(&shown);
-        let builder = builder.observe(move |seen| {
-            count(seen);
-            tell(seen);
-        });
-        Ok(Built { builder, limits, shown: Some(shown), descriptors })
+        let observer = self.observer(shown.as_deref(), |limit| !limit.is_on_descriptors());
+        // That somebody is told of decisions makes the layer count the requests in flight.
+        let builder = builder.observe(move |seen| observer.tell(seen));
+        Ok(Built { builder, limits, shown, descriptors })
+    }
+
+    /// Who is told of the decisions of these limits among those that are shown.
+    fn observer(&self, shown: Option<&[Shown]>, of: impl Fn(&FileLimit) -> bool) -> Observer {
+        let counter = self.board.as_ref().zip(shown).map(|(board, shown)| board.counter(shown, of));
+        Observer { store: self.store.clone(), counter }
     }
 
     /// These limits are in force now.
@@ -264,6 +259,11 @@ impl Limits {
             board.show(shown);
         }
     }
+}
+
+/// The keys of a limit that have a quota of their own.
+fn overrides(limit: &FileLimit) -> Vec<(Key<'static>, Quota)> {
+    if limit.is_on_descriptors() { grpc::overrides(limit) } else { layer::overrides(limit) }
 }
 
 /// The one limit of the flags, as a file would say it.
@@ -397,16 +397,20 @@ async fn serve(
     };
     let (listener, address) = bind("--listen", args.listen, open_to(args)).await?;
     let board = limits.board.clone();
+    let checks = Checks { limits: layer.clone(), key_of: api::key_of(&limits.in_force) };
+    let resp = args.resp.start(checks).await?;
+    let grpc = args.grpc.start(rls.as_ref()).await?;
     let admin = match (&board, args.admin) {
         (Some(board), Some(at)) => {
+            board.beside_http(
+                resp.as_ref().map(|server| (server.resp(), server.address())),
+                grpc.as_ref().map(|server| (server.rls(), server.address())),
+            );
             let (listener, at) = bind("--admin", at, " to the admin address").await?;
             Some((at, serve_admin(listener, admin::router(Arc::clone(board), address, at), board)))
         }
         _ => None,
     };
-    let checks = Checks { limits: layer.clone(), key_of: api::key_of(&limits.in_force) };
-    let resp = args.resp.start(checks).await?;
-    let grpc = args.grpc.start(rls.as_ref()).await?;
     say(&format!("listening on http://{address}\n{settings}"))?;
     if let Some((at, _)) = &admin {
         say(&format!("admin on http://{at}"))?;
@@ -433,30 +437,7 @@ async fn serve(
     tracing::info!(in_flight = layer.counts().in_flight, "draining");
     let commands = resp.as_ref().map(resp::Server::resp);
     let asked = grpc.as_ref().map(grpc::Server::rls);
-    let drained = async {
-        let resp = async {
-            if let Some(resp) = resp {
-                resp.stop().await;
-            }
-        };
-        let grpc = async {
-            if let Some(grpc) = grpc {
-                grpc.stop().await;
-            }
-        };
-        tokio::join!(connections.shutdown(), resp, grpc)
-    };
-    tokio::select! {
-        _ = drained => {}
-        () = tokio::time::sleep(DRAIN_TIMEOUT) => {
-            let in_flight = layer.counts().in_flight;
-            warn(&format!("{in_flight} requests were not answered in {} s", DRAIN_TIMEOUT.as_secs()));
-        }
-        () = signals.next() => {
-            let in_flight = layer.counts().in_flight;
-            warn(&format!("a second signal: {in_flight} requests were not answered"));
-        }
-    }
+    drain::drain((layer, connections), resp, grpc, &mut signals).await;
     let counts = layer.counts();
     let (allowed, rejected) = (counts.allowed, counts.rejected + counts.shed);
     tracing::info!(requests = allowed + rejected, allowed, rejected, "stopped");

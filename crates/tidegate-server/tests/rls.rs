@@ -279,7 +279,8 @@ async fn what_is_no_request_is_told_so() {
     assert_eq!(served.codes(most).await.0, Code::OverLimit);
     assert_eq!(served.codes(vec![user("ann")]).await, (Code::Ok, vec![(Code::Ok, 2, 1.0)]));
     let counts = served.rls.counts();
-    assert_eq!((counts.requests, counts.allowed, counts.rejected), (11, 1, 1));
+    assert_eq!((counts.requests, counts.allowed, counts.rejected, counts.errors), (11, 1, 1, 9));
+    assert_eq!((counts.in_flight, counts.connections, counts.connections_open), (0, 1, 1));
 }
 
 /// Buckets that nobody reaches.
@@ -298,6 +299,42 @@ impl SharedBuckets for Away {
     fn decide(&self, _: SharedCall) -> Deciding {
         Box::pin(std::future::ready(Err(Unanswered { retry_after: Duration::from_secs(1) })))
     }
+}
+
+/// Buckets that take their time.
+#[derive(Debug)]
+struct Slow;
+
+impl SharedBuckets for Slow {
+    fn accepts(&self, _: &str, _: &tidegate::Algorithm) -> Result<(), Unsuited> {
+        Ok(())
+    }
+
+    fn spans_keys(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, _: SharedCall) -> Deciding {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_in_flight_until_its_client_gives_it_up() {
+    let served = Served::with(|builder| builder.shared(Arc::new(Slow), OnFailure::Closed), |rule| rule).await;
+    let until = async |in_flight| {
+        while served.rls.counts().in_flight != in_flight {
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut client = served.client.clone();
+    let request = RateLimitRequest { domain: "shop".into(), descriptors: vec![user("ann")], hits_addend: 0 };
+    let asked = tokio::spawn(async move { client.should_rate_limit(request).await });
+    tokio::time::timeout(Duration::from_secs(10), until(1)).await.unwrap();
+    asked.abort();
+    tokio::time::timeout(Duration::from_secs(10), until(0)).await.unwrap();
+    let counts = served.rls.counts();
+    assert_eq!((counts.requests, counts.allowed, counts.rejected, counts.errors), (1, 0, 0, 0));
 }
 
 #[tokio::test]
@@ -353,10 +390,11 @@ async fn rules_that_are_replaced_are_in_force_at_once() {
 async fn a_server_that_is_stopped_ends_its_connections() {
     let served = Served::new().await;
     assert_eq!(served.codes(vec![user("ann")]).await.0, Code::Ok);
-    let Served { client, stop, serving, .. } = served;
+    let Served { client, stop, serving, rls, .. } = served;
     drop(stop);
     // The client is connected still.
     tokio::time::timeout(Duration::from_secs(10), serving).await.unwrap().unwrap().unwrap();
     let request = RateLimitRequest { domain: "shop".into(), descriptors: vec![user("ann")], hits_addend: 0 };
     assert_eq!(client.clone().should_rate_limit(request).await.unwrap_err().code(), tonic::Code::Unavailable);
+    assert_eq!((rls.counts().connections, rls.counts().connections_open), (1, 0));
 }

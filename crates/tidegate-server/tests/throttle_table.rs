@@ -215,6 +215,7 @@ fn any_number_of_keys_and_quotas_takes_no_more_memory_and_the_busiest_stays_reje
     let table = Table::new(1000);
     let bytes = table.bytes();
     assert!(bytes < 1000 * 66, "{bytes}");
+    assert!((1000..1200).contains(&table.slots()), "{}", table.slots());
     assert_eq!(call(&table, 0, "busy 0 1 1000000").unwrap()[0], 0);
     for stranger in 0..200_000 {
         let answer = call(&table, SECOND, &format!("stranger{stranger} {} 1 1", stranger % 50)).unwrap();

@@ -49,8 +49,13 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
+    /// How many there are now.
+    pub(crate) fn open(&self) -> u64 {
+        u64::try_from(self.end.receiver_count()).unwrap_or(u64::MAX)
+    }
+
     /// Ends each connection as soon as it has its answers; is ready when all have ended.
-    pub(crate) async fn shutdown(self) {
+    pub(crate) async fn shutdown(&self) {
         self.end.send_replace(());
         self.end.closed().await;
     }

@@ -19,6 +19,7 @@ mod metrics;
 mod playground;
 mod series;
 mod sharded;
+mod sides;
 mod state;
 mod top;
 
@@ -39,7 +40,7 @@ use axum::routing::{get, post};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-pub(super) use board::{Board, Shown};
+pub(super) use board::{Board, Counter, Shown};
 
 /// The most bytes of a question to the playground: an access log of some thousand lines.
 const MAX_QUESTION: usize = 1024 * 1024;

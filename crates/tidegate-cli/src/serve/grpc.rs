@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use tidegate::{Kind, Mode};
+use tidegate::{Mode, Quota};
 use tidegate_http::layer::{Key, RateLimitBuilder, Replaced};
 use tidegate_http::{KeyBy, RateLimit};
 use tidegate_server::rls::{Rls, Rule, Rules};
@@ -11,9 +11,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::Limits;
 use super::layer::{cannot_build, request_limit};
+use super::observer::Observer;
 use super::store::SharedStore;
-use super::{Limits, log};
 use crate::fault::{Hint, warn};
 use crate::http_server::address::{bind, listen};
 use crate::limits::FileLimit;
@@ -71,6 +72,11 @@ impl Server {
         format!("grpc on {}\n{}", self.address, self.settings)
     }
 
+    /// Where it is.
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// What is behind it, to ask for its counts also when it is stopped.
     pub(super) fn rls(&self) -> Rls {
         self.rls.clone()
@@ -101,12 +107,18 @@ pub(super) struct Descriptors {
     limits: Vec<FileLimit>,
     keys: usize,
     store: Option<SharedStore>,
+    observer: Observer,
 }
 
 impl Descriptors {
     /// Those of the limits that are on descriptors. The others are left.
-    pub(super) fn split(path: &Path, limits: &mut Vec<FileLimit>, of: &Limits) -> anyhow::Result<Self> {
-        let mine: Vec<FileLimit> = limits.extract_if(.., |limit| !limit.descriptors.is_empty()).collect();
+    pub(super) fn split(
+        path: &Path,
+        limits: &mut Vec<FileLimit>,
+        of: &Limits,
+        observer: Observer,
+    ) -> anyhow::Result<Self> {
+        let mine: Vec<FileLimit> = limits.extract_if(.., |limit| limit.is_on_descriptors()).collect();
         if mine.is_empty() {
             return Err(Hint::error(
                 format!(
@@ -122,7 +134,7 @@ impl Descriptors {
                 "use --store with one server or with sentinels, or leave --grpc out",
             ));
         }
-        Ok(Self { limits: mine, keys: of.keys, store: of.store.clone() })
+        Ok(Self { limits: mine, keys: of.keys, store: of.store.clone(), observer })
     }
 
     /// A server that answers by them.
@@ -152,48 +164,44 @@ impl Descriptors {
 
     /// The limits, of which those that limit nothing need not be kept.
     fn builder(&self) -> anyhow::Result<RateLimitBuilder> {
-        let kept: Vec<&FileLimit> = self.limits.iter().filter(|limit| limits_something(limit)).collect();
+        let kept: Vec<&FileLimit> = self.limits.iter().filter(|limit| limit.limits_something()).collect();
         let mut builder = RateLimit::builder();
         for limit in &kept {
             let mut request = request_limit(limit).key(KeyBy::everyone()).capacity(self.keys);
-            for other in &limit.overrides {
-                request = request.quota_for(key(&other.key), other.quota);
+            for (key, quota) in overrides(limit) {
+                request = request.quota_for(key, quota);
             }
             builder = builder.limit(request);
         }
         if kept.is_empty() {
             return Ok(builder.limit(super::layer::nothing()));
         }
-        let store = self.store.clone();
-        let builder = match &store {
+        let builder = match &self.store {
             Some(store) => store.decides(builder),
             None => builder,
         };
-        Ok(builder.observe(move |seen| {
-            if let (Some(store), Some(made)) = (&store, seen.made()) {
-                store.noticed(made);
-            }
-            log::decision(seen);
-        }))
+        let observer = self.observer.clone();
+        Ok(builder.observe(move |seen| observer.tell(seen)))
     }
 
     fn rules(&self) -> anyhow::Result<Rules> {
         let rules = self.limits.iter().map(|limit| {
             let mut rule = Rule::new(&limit.limit.name, limit.quota, limit.descriptors.clone())?;
-            for other in &limit.overrides {
-                rule = rule.quota_for(key(&other.key), other.quota);
+            for (key, quota) in overrides(limit) {
+                rule = rule.quota_for(key, quota);
             }
             if limit.limit.mode == Mode::Shadow {
                 rule = rule.shadow();
             }
-            Ok(if limits_something(limit) { rule } else { rule.unlimited() })
+            Ok(if limit.limits_something() { rule } else { rule.unlimited() })
         });
         Ok(Rules::new(rules.collect::<anyhow::Result<_>>()?))
     }
 }
 
-fn limits_something(limit: &FileLimit) -> bool {
-    limit.limit.algorithm.kind() != Kind::Unlimited
+/// The keys of a limit on descriptors that have a quota of their own.
+pub(super) fn overrides(limit: &FileLimit) -> Vec<(Key<'static>, Quota)> {
+    limit.overrides.iter().map(|other| (key(&other.key), other.quota)).collect()
 }
 
 /// The key of descriptors whose stars have these values.

@@ -79,6 +79,11 @@ impl Server {
         format!("resp on {}\ncl.throttle, {}", self.address, self.settings)
     }
 
+    /// Where it is.
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// What is behind it, to ask for its counts also when it is stopped.
     pub(super) fn resp(&self) -> Resp {
         self.resp.clone()

@@ -105,6 +105,12 @@ impl Resp {
         self.shared.table.bytes()
     }
 
+    /// For how many keys the table has room.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.shared.table.slots()
+    }
+
     /// What it did since it was made.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +17,40 @@ use tonic::transport::server::Connected;
 /// The pause after a connection could not be taken, since the reason (no file descriptor is free) needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How many connections were opened and closed.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    opened: AtomicU64,
+    closed: AtomicU64,
+}
+
+impl Opened {
+    /// All that were opened, and those that are open now.
+    pub(super) fn read(&self) -> (u64, u64) {
+        // In this order, so that not more were closed than opened.
+        let closed = self.closed.load(Ordering::Relaxed);
+        let opened = self.opened.load(Ordering::Relaxed);
+        (opened, opened.saturating_sub(closed))
+    }
+}
+
+/// One that is open, until it is dropped.
+#[derive(Debug)]
+struct Open(Arc<Opened>);
+
+impl Open {
+    fn new(all: &Arc<Opened>) -> Self {
+        all.opened.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The connections of a listener, at most so many at one time. Further ones wait until one ends.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -24,19 +59,24 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// Listens until it is dropped.
-    pub(super) fn new(listener: TcpListener, connections: usize) -> Self {
+    pub(super) fn new(listener: TcpListener, connections: usize, opened: Arc<Opened>) -> Self {
         let (give, taken) = mpsc::channel(1);
         tokio::spawn(async move {
             tokio::select! {
                 () = give.closed() => {}
-                () = accept(&listener, connections, &give) => {}
+                () = accept(&listener, connections, &opened, &give) => {}
             }
         });
         Self { taken }
     }
 }
 
-async fn accept(listener: &TcpListener, connections: usize, give: &mpsc::Sender<Connection>) {
+async fn accept(
+    listener: &TcpListener,
+    connections: usize,
+    opened: &Arc<Opened>,
+    give: &mpsc::Sender<Connection>,
+) {
     let places = Arc::new(Semaphore::new(connections));
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         let stream = loop {
@@ -47,7 +87,8 @@ async fn accept(listener: &TcpListener, connections: usize, give: &mpsc::Sender<
         };
         // Answers are small and complete; waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
-        if give.send(Connection { stream, _place: place }).await.is_err() {
+        let connection = Connection { stream, _open: Open::new(opened), _place: place };
+        if give.send(connection).await.is_err() {
             break;
         }
     }
@@ -67,6 +108,7 @@ pin_project! {
     pub(super) struct Connection {
         #[pin]
         stream: TcpStream,
+        _open: Open,
         _place: OwnedSemaphorePermit,
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::incoming::Incoming;
+use super::incoming::{Incoming, Opened};
 use super::proto::rate_limit_response::Code;
 use super::proto::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use super::proto::{RateLimitRequest, RateLimitResponse};
@@ -65,18 +65,30 @@ struct Counters {
     requests: AtomicU64,
     allowed: AtomicU64,
     rejected: AtomicU64,
+    errors: AtomicU64,
+    /// Answered, or given up by the client.
+    ended: AtomicU64,
+    connections: Arc<Opened>,
 }
 
 /// What a server did since it was made, from [`Rls::counts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Requests that came. What is neither allowed nor rejected of them was answered with an error.
+    /// Requests that came. What is not in flight and has none of the answers below was given up by its client.
     pub requests: u64,
     /// Answered `OK`.
     pub allowed: u64,
     /// Answered `OVER_LIMIT`.
     pub rejected: u64,
+    /// Answered with an error.
+    pub errors: u64,
+    /// Requests that are being decided now.
+    pub in_flight: u64,
+    /// Connections that were taken.
+    pub connections: u64,
+    /// Connections that are open now.
+    pub connections_open: u64,
 }
 
 impl Rls {
@@ -109,8 +121,20 @@ impl Rls {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { requests, allowed, rejected } = &self.shared.counters;
-        Counts { requests: read(requests), allowed: read(allowed), rejected: read(rejected) }
+        let Counters { requests, allowed, rejected, errors, ended, connections } = &self.shared.counters;
+        // In this order, so that not more have ended than came.
+        let ended = read(ended);
+        let requests = read(requests);
+        let (connections, connections_open) = connections.read();
+        Counts {
+            requests,
+            allowed: read(allowed),
+            rejected: read(rejected),
+            errors: read(errors),
+            in_flight: requests.saturating_sub(ended),
+            connections,
+            connections_open,
+        }
     }
 
     /// Serves clients of `listener` until `stop` is ready, and then until those that are connected have their answers.
@@ -124,12 +148,14 @@ impl Rls {
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let service = RateLimitServiceServer::new(self.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let opened = Arc::clone(&self.shared.counters.connections);
+        let incoming = Incoming::new(listener, CONNECTIONS_MAX, opened);
         Server::builder()
             .max_concurrent_streams(STREAMS_MAX)
             .http2_keepalive_interval(Some(SILENT))
             .http2_keepalive_timeout(Some(SILENT))
             .add_service(service)
-            .serve_with_incoming_shutdown(Incoming::new(listener, CONNECTIONS_MAX), stop)
+            .serve_with_incoming_shutdown(incoming, stop)
             .await
     }
 
@@ -177,11 +203,24 @@ impl RateLimitService for Rls {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let counters = &self.shared.counters;
         counters.requests.fetch_add(1, Ordering::Relaxed);
-        let response = self.answer(request.get_ref()).await?;
-        let is_rejected = response.overall_code() == Code::OverLimit;
-        let counter = if is_rejected { &counters.rejected } else { &counters.allowed };
+        let _ends = Ends(&counters.ended);
+        let response = self.answer(request.get_ref()).await;
+        let counter = match &response {
+            Ok(response) if response.overall_code() == Code::OverLimit => &counters.rejected,
+            Ok(_) => &counters.allowed,
+            Err(_) => &counters.errors,
+        };
         counter.fetch_add(1, Ordering::Relaxed);
-        Ok(Response::new(response))
+        response.map(Response::new)
+    }
+}
+
+/// Counts the end of a request, also of one that its client gives up.
+struct Ends<'a>(&'a AtomicU64);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 

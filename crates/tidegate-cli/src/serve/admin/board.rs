@@ -1,5 +1,6 @@
 //! What the admin address knows: the meters, the limits in force, and how full their tables are.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,8 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tidegate::{Algorithm, Kind, Quota, Stats, Step as _};
 use tidegate_http::RateLimit;
 use tidegate_http::layer::{Key, Observed};
+use tidegate_server::resp::Resp;
+use tidegate_server::rls::Rls;
 
 use super::meter::{LimitMeter, Meter};
+use super::sides::Side;
 use crate::check::described;
 use crate::limits::FileLimit;
 use crate::serve::reload::Reloads;
@@ -32,6 +36,8 @@ pub(in crate::serve) struct Board {
     shown: Mutex<Arc<[Shown]>>,
     /// Once it is built, which takes the observer of this board.
     layer: OnceLock<RateLimit>,
+    resp: OnceLock<Side<Resp>>,
+    grpc: OnceLock<Side<Rls>>,
     draining: AtomicBool,
     stats: Mutex<Option<Walk>>,
 }
@@ -45,6 +51,13 @@ pub(in crate::serve) struct Shown {
     pub(super) words: Vec<String>,
     /// Keys with a quota of their own.
     overrides: Vec<(Key<'static>, Quota)>,
+}
+
+/// Counts decisions in some of the limits that are shown.
+#[derive(Debug, Clone)]
+pub(in crate::serve) struct Counter {
+    board: Arc<Board>,
+    meters: Arc<[Arc<LimitMeter>]>,
 }
 
 /// What the tables were like when they were last walked through.
@@ -65,6 +78,8 @@ impl Board {
             store,
             shown: Mutex::new(Arc::from([])),
             layer: OnceLock::new(),
+            resp: OnceLock::new(),
+            grpc: OnceLock::new(),
             draining: AtomicBool::new(false),
             stats: Mutex::new(None),
         }
@@ -77,7 +92,9 @@ impl Board {
         mut overrides: impl FnMut(&FileLimit) -> Vec<(Key<'static>, Quota)>,
     ) -> Arc<[Shown]> {
         let previous = self.shown();
-        let limits = limits.iter().map(|limit| {
+        // A limit on descriptors that limits nothing is not asked, so there is nothing to show.
+        let are_asked = limits.iter().filter(|limit| !limit.is_on_descriptors() || limit.limits_something());
+        let limits = are_asked.map(|limit| {
             let name = &*limit.limit.name;
             let same = previous.iter().find(|shown| *shown.meter.name == *name);
             let meter =
@@ -90,14 +107,14 @@ impl Board {
         limits.collect()
     }
 
-    /// What a layer of these limits tells of each decision.
-    pub(in crate::serve) fn observer(
+    /// What counts the decisions of a layer that keeps these limits of all.
+    pub(in crate::serve) fn counter(
         self: &Arc<Self>,
         shown: &[Shown],
-    ) -> impl for<'a> Fn(&Observed<'a>) + Send + Sync + 'static {
-        let board = Arc::clone(self);
-        let meters: Vec<Arc<LimitMeter>> = shown.iter().map(|shown| Arc::clone(&shown.meter)).collect();
-        move |seen| board.meter.count(&meters, seen)
+        of: impl Fn(&FileLimit) -> bool,
+    ) -> Counter {
+        let mine = shown.iter().filter(|shown| of(&shown.limit));
+        Counter { board: Arc::clone(self), meters: mine.map(|shown| Arc::clone(&shown.meter)).collect() }
     }
 
     /// These limits are in force now.
@@ -111,6 +128,21 @@ impl Board {
     pub(in crate::serve) fn decides(&self, layer: &RateLimit) {
         // It is built once, and replaced in place.
         let _ = self.layer.set(layer.clone());
+    }
+
+    /// Who is answered beside HTTP, and where.
+    pub(in crate::serve) fn beside_http(
+        &self,
+        resp: Option<(Resp, SocketAddr)>,
+        grpc: Option<(Rls, SocketAddr)>,
+    ) {
+        // They are there once, as long as the server is.
+        if let Some((resp, address)) = resp {
+            let _ = self.resp.set(Side::new(resp, address));
+        }
+        if let Some((rls, address)) = grpc {
+            let _ = self.grpc.set(Side::new(rls, address));
+        }
     }
 
     /// No further request is taken.
@@ -130,12 +162,35 @@ impl Board {
         self.layer.get()
     }
 
+    pub(super) fn resp(&self) -> Option<&Side<Resp>> {
+        self.resp.get()
+    }
+
+    pub(super) fn grpc(&self) -> Option<&Side<Rls>> {
+        self.grpc.get()
+    }
+
+    /// What keeps a limit.
+    pub(super) fn keeper(&self, shown: &Shown) -> Option<&RateLimit> {
+        if shown.limit.is_on_descriptors() {
+            self.grpc().map(|side| side.server.limits())
+        } else {
+            self.layer()
+        }
+    }
+
     /// Ends a second in all series.
     pub(super) fn end_second(&self) {
         self.meter.series().end_second(self.meter.total().tally());
         for shown in self.shown().iter() {
             let total = LimitMeter::tally(shown.meter.total());
             shown.meter.series().end_second(total);
+        }
+        if let Some(resp) = self.resp() {
+            resp.end_second();
+        }
+        if let Some(grpc) = self.grpc() {
+            grpc.end_second();
         }
     }
 
@@ -153,11 +208,17 @@ impl Board {
             .iter()
             .filter_map(|shown| {
                 let name = &shown.meter.name;
-                Some((Arc::clone(name), self.layer()?.stats(name)?))
+                Some((Arc::clone(name), self.keeper(shown)?.stats(name)?))
             })
             .collect();
         *walk = Some(Walk { at: Instant::now(), took: start.elapsed(), stats: stats.clone() });
         stats
+    }
+}
+
+impl Counter {
+    pub(in crate::serve) fn count(&self, seen: &Observed<'_>) {
+        self.board.meter.count(&self.meters, seen);
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::shared::Made;
+use tidegate_server::resp::Resp;
+use tidegate_server::rls::Rls;
 
 use super::board::{Board, Shown};
 use super::meter::{DECISIONS, OUTCOMES, TOOK_NS};
@@ -66,6 +68,12 @@ pub(super) fn text(board: &Board) -> String {
 
     of_limits(&mut text, &board.shown());
     of_tables(&mut text, board);
+    if let Some(side) = board.resp() {
+        of_resp(&mut text, &side.server);
+    }
+    if let Some(side) = board.grpc() {
+        of_grpc(&mut text, &side.server);
+    }
     text.0
 }
 
@@ -114,6 +122,42 @@ fn of_tables(text: &mut Text, board: &Board) {
     counter(text, "tidegate_table_forgotten_total", help, |stats| stats.forgotten);
 }
 
+fn of_resp(text: &mut Text, resp: &Resp) {
+    let counts = resp.counts();
+    text.single("tidegate_resp_commands_total", "counter", "Commands of Redis clients.", counts.commands);
+    let help = "What CL.THROTTLE and TG.CHECK decided.";
+    let outcomes = [("allowed", counts.allowed), ("rejected", counts.rejected)];
+    text.split("tidegate_resp_decisions_total", "counter", help, "outcome", &outcomes);
+    let help = "Commands that were answered with an error.";
+    text.single("tidegate_resp_errors_total", "counter", help, counts.errors);
+    text.single(
+        "tidegate_resp_connections",
+        "gauge",
+        "Redis clients that are connected.",
+        counts.connections_open,
+    );
+    let results = [("taken", counts.connections), ("refused", counts.connections_refused)];
+    let help = "Connections of Redis clients, and those that found no place.";
+    text.split("tidegate_resp_connections_total", "counter", help, "result", &results);
+    text.single("tidegate_resp_slots", "gauge", "Keys that CL.THROTTLE can hold.", resp.slots());
+    let help = "Keys of CL.THROTTLE that were forgotten before their debt was paid, for want of a slot.";
+    text.single("tidegate_resp_keys_evicted_total", "counter", help, counts.evicted);
+}
+
+fn of_grpc(text: &mut Text, rls: &Rls) {
+    let counts = rls.counts();
+    let outcomes = [("allowed", counts.allowed), ("rejected", counts.rejected), ("error", counts.errors)];
+    let help = "Requests of Envoys by what they were answered.";
+    text.split("tidegate_grpc_requests_total", "counter", help, "outcome", &outcomes);
+    text.single(
+        "tidegate_grpc_in_flight",
+        "gauge",
+        "Requests of Envoys that are decided now.",
+        counts.in_flight,
+    );
+    text.single("tidegate_grpc_connections", "gauge", "Connections of Envoys.", counts.connections_open);
+}
+
 /// Exactly, as a decimal fraction.
 fn seconds(time: Duration) -> String {
     let text = format!("{}.{:09}", time.as_secs(), time.subsec_nanos());
@@ -126,6 +170,20 @@ impl Text {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// A family of one sample.
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    /// A family of a sample for each value of a label.
+    fn split(&mut self, name: &str, kind: &str, help: &str, label: &str, values: &[(&str, u64)]) {
+        self.family(name, kind, help);
+        for (text, value) in values {
+            self.sample(name, &[(label, text)], value);
+        }
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {

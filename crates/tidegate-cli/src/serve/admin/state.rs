@@ -6,10 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tidegate::{Decision, Kind, Mode, Quota, Stats};
+use tidegate_server::resp::Resp;
+use tidegate_server::rls::Rls;
 
 use super::board::{Board, Shown};
 use super::meter::Name;
 use super::series::{Series, Tally};
+use super::sides::{GrpcState, RespState, Side};
 use super::top::Counted;
 
 /// How many keys of a limit are shown.
@@ -30,6 +33,8 @@ pub(super) struct State {
     decision_p99_ns: Option<u128>,
     reloads: Reloads,
     seconds: Seconds,
+    resp: Option<RespState>,
+    grpc: Option<GrpcState>,
     limits: Vec<Limit>,
 }
 
@@ -52,7 +57,7 @@ struct Reloads {
 
 /// Each second of the last minute, the latest last.
 #[derive(Debug, Serialize)]
-struct Seconds {
+pub(super) struct Seconds {
     allowed: Vec<u64>,
     rejected: Vec<u64>,
 }
@@ -132,6 +137,8 @@ impl State {
                 failed: board.reloads.failed.load(Ordering::Relaxed),
             },
             seconds: Seconds::of(&board.meter.series()),
+            resp: board.resp().map(Side::<Resp>::state),
+            grpc: board.grpc().map(Side::<Rls>::state),
             limits: board
                 .shown()
                 .iter()
@@ -173,7 +180,7 @@ impl KeyState {
         let Counted { name, at_least, at_most } = counted;
         let level = name.key.as_ref().and_then(|key| {
             let quota = shown.quota(key);
-            let decision = board.layer()?.level(&shown.meter.name, key)?;
+            let decision = board.keeper(shown)?.level(&shown.meter.name, key)?;
             Level::of(decision, quota, shown)
         });
         Self { key: name.text, at_least, at_most, level }
@@ -199,7 +206,7 @@ impl Level {
 }
 
 impl Seconds {
-    fn of(series: &Series) -> Self {
+    pub(super) fn of(series: &Series) -> Self {
         let (allowed, rejected) =
             series.seconds().map(|Tally { allowed, rejected }| (allowed, rejected)).unzip();
         Self { allowed, rejected }

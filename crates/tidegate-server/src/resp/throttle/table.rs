@@ -75,6 +75,12 @@ impl Table {
         size_of_val(&*self.sets)
     }
 
+    /// For how many keys there is room.
+    #[must_use]
+    pub const fn slots(&self) -> usize {
+        self.sets.len() * SLOTS
+    }
+
     /// How often a key was forgotten before its bucket was full.
     #[must_use]
     pub fn evicted(&self) -> u64 {
