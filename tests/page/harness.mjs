@@ -1,7 +1,10 @@
 // A server, hammers and a browser, all on this machine and all ended with the test.
 
 import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
+import { connect as connectHttp2 } from "node:http2";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -32,9 +35,16 @@ export async function serve(...args) {
   const url = await line("listening on ");
   await line("");
   const admin = await line("admin on ");
+  const beside = async (name) => {
+    if (!args.includes(`--${name}`)) return null;
+    const address = await line(`${name} on `);
+    await line("");
+    return address;
+  };
+  const [resp, grpc] = [await beside("resp"), await beside("grpc")];
   const ended = new Promise((resolve) => child.once("exit", resolve));
   return {
-    url, admin,
+    url, admin, resp, grpc,
     signal: (name) => child.kill(name),
     stop: async () => {
       child.kill("SIGKILL");
@@ -51,6 +61,48 @@ export async function hammer(url, ...args) {
     throw fault;
   });
   return JSON.parse(stdout);
+}
+
+/** A Redis client: what is answered to lines, one after the other. */
+export async function redis(address) {
+  const [host, port] = address.split(":");
+  const socket = connect({ host, port: Number(port) });
+  await once(socket, "connect");
+  const answers = createInterface({ input: socket })[Symbol.asyncIterator]();
+  const next = async () => (await answers.next()).value;
+  return {
+    ask: async (line) => {
+      socket.write(`${line}\r\n`);
+      const answer = [await next()];
+      if (answer[0].startsWith("*")) for (let left = Number(answer[0].slice(1)); left > 0; left -= 1) answer.push(await next());
+      return answer;
+    },
+    close: () => socket.destroy(),
+  };
+}
+
+/** An Envoy that asks about a descriptor of one entry: the overall code of each answer, 1 for OK and 2 for OVER_LIMIT. */
+export async function envoy(address) {
+  const client = connectHttp2(`http://${address}`);
+  await once(client, "connect");
+  const field = (number, bytes) => Buffer.concat([Buffer.from([(number << 3) | 2, bytes.length]), bytes]);
+  const text = (number, text) => field(number, Buffer.from(text));
+  return {
+    ask: async (domain, key, value) => {
+      const entry = Buffer.concat([text(1, key), text(2, value)]);
+      const message = Buffer.concat([text(1, domain), field(2, field(1, entry))]);
+      const request = client.request({
+        ":method": "POST", ":path": "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "content-type": "application/grpc", te: "trailers",
+      });
+      request.end(Buffer.concat([Buffer.from([0, 0, 0, 0, message.length]), message]));
+      const parts = [];
+      for await (const part of request) parts.push(part);
+      // Five bytes of a frame, and then the first field.
+      return Buffer.concat(parts)[6];
+    },
+    close: () => client.destroy(),
+  };
 }
 
 /** A browser without a past, and a page of which everything strange is written down. */

@@ -4,9 +4,10 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { mkdir } from "node:fs/promises";
 import { test } from "node:test";
-import { hammer, number, open, pictures, serve } from "./harness.mjs";
+import { envoy, hammer, number, open, pictures, redis, serve } from "./harness.mjs";
 
 const LIMITS = new URL("limits.toml", import.meta.url).pathname;
+const SIDES = new URL("sides.toml", import.meta.url).pathname;
 const CLIENTS = [["checkout", 35], ["mobile-app", 28], ["nightly-report", 12], ["<b>crawler</b>", 60], ["partner", 6]];
 
 /** Waits until the page shows what it should; it asks the server twice a second. */
@@ -87,6 +88,60 @@ test("levels move, and those who wait are in line", async (t) => {
   await shows(page, "#waiting", "0");
   await page.waitForFunction((before) => Number(document.querySelector("[role=meter]").ariaValueNow) > before, before);
   assert.deepEqual(strange, []);
+});
+
+test("Redis clients and Envoys have cards when they are answered, and limits on descriptors are limits", async (t) => {
+  const plain = await serve();
+  t.after(plain.stop);
+  const alone = await open(plain.admin);
+  t.after(alone.close);
+  await shows(alone.page, "#status", "ready");
+  assert.ok(await alone.page.locator("#sides").isHidden());
+
+  const server = await serve("--limits", SIDES, "--resp", "127.0.0.1:0", "--grpc", "127.0.0.1:0");
+  t.after(server.stop);
+  const client = await redis(server.resp);
+  t.after(client.close);
+  const proxy = await envoy(server.grpc);
+  t.after(proxy.close);
+  const views = [
+    ["sides", { colorScheme: "light" }],
+    ["sides-dark-narrow", { colorScheme: "dark", viewport: { width: 390, height: 800 } }],
+  ];
+  const opened = [];
+  t.after(() => Promise.all(opened.map((view) => view.close())));
+  for (const [, options] of views) opened.push(await open(server.admin, options));
+
+  const users = [["ann", 14], ["bob", 9], ["carl", 5]];
+  const codes = [];
+  for (const [user, asks] of users) {
+    for (let ask = 0; ask < asks; ask += 1) codes.push(await proxy.ask("shop", "user", user));
+  }
+  for (let ask = 0; ask < 3; ask += 1) assert.equal(await proxy.ask("shop", "user", "root"), 1, "an exception is not asked");
+  const [over, all] = [codes.filter((code) => code === 2).length, codes.length];
+  assert.equal(over, 4, "10 an hour each");
+  for (let ask = 0; ask < 6; ask += 1) await client.ask("CL.THROTTLE key 3 1 3600");
+  assert.equal((await client.ask("TG.CHECK account ann"))[1], ":0");
+  assert.match((await client.ask("TG.CHECK nobody ann"))[0], /^-ERR there is no limit/);
+
+  for (const [index, [name]] of views.entries()) {
+    const { page, strange } = opened[index];
+    await shows(page, "#grpc .totals", `${all - over + 3} allowed, ${over} rejected`);
+    await shows(page, "#grpc .words", `gRPC at ${server.grpc}${all + 3} requests, 1 connection open`);
+    await shows(page, "#resp .totals", "5 allowed, 2 rejected");
+    await shows(page, "#resp .words", `RESP at ${server.resp}8 commands, 1 error, 1 connection open`);
+    await page.waitForFunction(() => document.querySelectorAll("#sides rect.allowed").length >= 2, null, { timeout: 20_000 });
+    const limit = page.locator("article.limit", { hasText: "shop: user=*" });
+    assert.equal(await page.locator("article.limit").count(), 2);
+    assert.match(await limit.innerText(), /per-user/);
+    assert.equal(await limit.locator(".totals").innerText(), `${all - over} allowed, ${over} rejected`);
+    assert.equal(await limit.locator("[role=meter]").first().getAttribute("aria-label"), "Left for ann");
+    assert.equal(await limit.locator("[role=meter]").first().getAttribute("aria-valuenow"), "0");
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(width <= page.viewportSize().width, `${name}: ${width} wide`);
+    assert.deepEqual(strange, []);
+    await picture(page, name);
+  }
 });
 
 test("the playground decides again when a slider moves, and reads a pasted trace", async (t) => {

@@ -15,6 +15,11 @@ use super::redis_server::Server as Redis;
 struct GrpcServer {
     server: Server,
     settings: String,
+    envoy: Envoy,
+}
+
+/// A client that asks as Envoy does.
+pub(crate) struct Envoy {
     runtime: Runtime,
     client: RateLimitServiceClient<Channel>,
 }
@@ -27,20 +32,34 @@ impl GrpcServer {
         let line = server.running.line();
         let address = line.strip_prefix("grpc on ").unwrap_or_else(|| panic!("{line}"));
         let settings = server.running.line();
+        let envoy = Envoy::connect(address);
+        Self { server, settings, envoy }
+    }
+
+    fn ask(&self, key: &str, value: &str) -> Result<(Code, String, u32), tonic::Code> {
+        self.envoy.ask(key, value)
+    }
+}
+
+impl Envoy {
+    pub(crate) fn connect(address: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
         let channel = runtime.block_on(endpoint.connect()).unwrap();
-        Self { server, settings, runtime, client: RateLimitServiceClient::new(channel) }
+        Self { runtime, client: RateLimitServiceClient::new(channel) }
+    }
+
+    /// Asks, and leaves the answer to itself.
+    pub(crate) fn begin(&self, key: &str, value: &str) {
+        let (mut client, request) = (self.client.clone(), request(key, value));
+        self.runtime.spawn(async move { client.should_rate_limit(request).await });
     }
 
     /// The code for a descriptor of one entry, and the limit and what is left of it.
-    fn ask(&self, key: &str, value: &str) -> Result<(Code, String, u32), tonic::Code> {
-        let entries = vec![Entry { key: key.into(), value: value.into() }];
-        let descriptors = vec![RateLimitDescriptor { entries, hits_addend: None }];
-        let request = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
+    pub(crate) fn ask(&self, key: &str, value: &str) -> Result<(Code, String, u32), tonic::Code> {
         let mut client = self.client.clone();
-        let response = self.runtime.block_on(client.should_rate_limit(request));
+        let response = self.runtime.block_on(client.should_rate_limit(request(key, value)));
         let response = response.map_err(|status| status.code())?.into_inner();
         let status = &response.statuses[0];
         let name = status.current_limit.as_ref().map(|limit| limit.name.clone()).unwrap_or_default();
@@ -48,7 +67,13 @@ impl GrpcServer {
     }
 }
 
-fn user(quota: &str) -> String {
+fn request(key: &str, value: &str) -> RateLimitRequest {
+    let entries = vec![Entry { key: key.into(), value: value.into() }];
+    let descriptors = vec![RateLimitDescriptor { entries, hits_addend: None }];
+    RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 }
+}
+
+pub(crate) fn user(quota: &str) -> String {
     format!("[[limit]]\nname = \"user\"\nquota = \"{quota}\"\ndescriptors = [\"shop: user=*\"]\n")
 }
 

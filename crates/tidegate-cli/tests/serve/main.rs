@@ -3,6 +3,7 @@
 
 mod admin;
 mod api;
+mod dashboard;
 mod deploy;
 mod grpc;
 mod hammer;
@@ -14,3 +15,4 @@ mod redis_server;
 mod resp;
 mod rough;
 mod shared;
+mod sides;

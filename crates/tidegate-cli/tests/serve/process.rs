@@ -161,7 +161,7 @@ pub(crate) fn read(stream: &mut TcpStream) -> Response {
 }
 
 /// What is answered at `address` to these bytes.
-fn request(address: &str, text: &str) -> Response {
+pub(crate) fn request(address: &str, text: &str) -> Response {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(text.as_bytes()).unwrap();

@@ -61,6 +61,7 @@ function show(state) {
     `Half of the decisions took at most ${time(state.decision_p50_ns)}` +
     (state.decision_p99_ns === null ? "." : `, 99 of 100 at most ${time(state.decision_p99_ns)}.`));
   limits(state.limits);
+  sides(state);
   rejectedMost(state.limits);
 }
 
@@ -81,6 +82,39 @@ function limits(all) {
     at("limits").replaceChildren(...[...cards.values()].map((card) => card.root));
   }
   for (const limit of all) update(cards.get(limit.name), limit);
+}
+
+/** Who is answered beside HTTP, if somebody is. */
+function sides({ resp, grpc }) {
+  at("sides").hidden = resp === null && grpc === null;
+  side("resp", resp, resp && [
+    `RESP at ${resp.address}`,
+    `${some(resp.commands, "command")}${errors(resp)}, ${some(resp.connections_open, "connection")} open` +
+      (resp.connections_refused > 0 ? `, ${count(resp.connections_refused)} found no place` : ""),
+    "TG.CHECK is also counted in its limit; CL.THROTTLE has buckets of its own" +
+      (resp.evicted > 0 ? `, of which ${count(resp.evicted)} were forgotten early` : ""),
+  ]);
+  side("grpc", grpc, grpc && [
+    `gRPC at ${grpc.address}`,
+    `${some(grpc.requests, "request")}${errors(grpc)}, ${some(grpc.connections_open, "connection")} open`,
+    "Also counted in the limits on descriptors",
+  ]);
+}
+
+const some = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+const errors = (side) => (side.errors > 0 ? `, ${some(side.errors, "error")}` : "");
+
+function side(id, state, texts) {
+  const root = at(id);
+  root.hidden = state === null;
+  if (state === null) return;
+  totals(root.querySelector(".totals"), state.allowed, state.rejected, "rejected");
+  root.querySelectorAll(".words p, .note").forEach((element, index) => say(element, texts[index]));
+  seconds(root.querySelector(".chart"), state.seconds, { scale: false });
+}
+
+function totals(element, allowed, refused, word) {
+  element.replaceChildren(html("b", "", count(allowed)), " allowed, ", html("b", "", count(refused)), ` ${word}`);
 }
 
 function card() {
@@ -105,9 +139,7 @@ function update(card, limit) {
   card.badge.hidden = limit.mode !== "shadow";
   say(card.badge, "shadow");
   const refused = limit.rejected + limit.never;
-  card.totals.replaceChildren(
-    html("b", "", count(limit.allowed)), " allowed, ", html("b", "", count(refused)),
-    limit.mode === "shadow" ? " would be rejected" : " rejected");
+  totals(card.totals, limit.allowed, refused, limit.mode === "shadow" ? "would be rejected" : "rejected");
   if (card.words.textContent !== limit.words.join("")) {
     card.words.replaceChildren(...limit.words.map((line) => html("p", "", line)));
   }
