@@ -25,6 +25,8 @@
 //! [`ARGS_MAX`](codec::request::ARGS_MAX) arguments, a key [`KEY_MAX`](throttle::KEY_MAX) bytes. While a client does not read its
 //! answers nothing more of it is decided. Connections and silence are bounded by [`Bounds`].
 
+#[cfg(any(test, fuzzing))]
+pub mod any_bytes;
 mod check;
 pub mod codec;
 mod command;

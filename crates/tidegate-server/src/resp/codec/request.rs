@@ -92,10 +92,16 @@ pub enum ProtocolError {
 #[inline]
 pub fn read<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
     args.len = 0;
-    match input.first() {
+    // What lies beyond is not of this request.
+    let within = &input[..input.len().min(REQUEST_MAX)];
+    let read = match within.first() {
         None => Ok(None),
-        Some(b'*') => read_array(input, args),
-        Some(_) => read_line(input, args),
+        Some(b'*') => read_array(within, args),
+        Some(_) => read_line(within, args),
+    };
+    match read {
+        Ok(None) if within.len() == REQUEST_MAX => Err(ProtocolError::TooLarge),
+        read => read,
     }
 }
 
@@ -177,11 +183,8 @@ fn read_null(
 /// A line of words, as people type it and health checks send it. Without quotes: a key with a space needs an array.
 #[cold]
 fn read_line<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
-    let within = &input[..input.len().min(REQUEST_MAX)];
-    let Some(end) = within.iter().position(|&byte| byte == b'\n') else {
-        return if within.len() < REQUEST_MAX { Ok(None) } else { Err(ProtocolError::TooLarge) };
-    };
-    let line = within[..end].strip_suffix(b"\r").unwrap_or(&within[..end]);
+    let Some(end) = input.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     for word in line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty()) {
         args.push(word)?;
     }

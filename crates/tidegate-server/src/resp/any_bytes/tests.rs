@@ -1,48 +1,9 @@
-//! What holds for every input of the codec, whatever its bytes and however they are cut.
+//! Bytes that are made at random, and requests as clients send them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate_server::resp::codec::request::{ARGS_MAX, Args, ProtocolError, REQUEST_MAX, read, write};
 
-type Requests = Vec<Vec<Vec<u8>>>;
-
-/// All requests of an input, what is left of it, and the error that ended it.
-fn read_all(input: &[u8]) -> (Requests, usize, Option<ProtocolError>) {
-    let mut args = Args::new();
-    let (mut requests, mut at) = (Vec::new(), 0);
-    loop {
-        match read(&input[at..], &mut args) {
-            Ok(Some(used)) => {
-                assert!(used > 0 && used <= REQUEST_MAX);
-                assert!(args.get().len() <= ARGS_MAX);
-                requests.push(args.get().iter().map(|arg| arg.to_vec()).collect());
-                at += used;
-            }
-            Ok(None) => {
-                assert!(input.len() - at < REQUEST_MAX, "what is waited for has a bound");
-                return (requests, at, None);
-            }
-            Err(error) => return (requests, at, Some(error)),
-        }
-    }
-}
-
-/// The same as it comes in pieces.
-fn read_in_pieces(input: &[u8], cuts: &[usize]) -> (Requests, usize, Option<ProtocolError>) {
-    let (mut all, mut at) = (Vec::new(), 0);
-    let ends = cuts.iter().map(|cut| cut % (input.len() + 1)).chain([input.len()]);
-    let mut ends: Vec<usize> = ends.collect();
-    ends.sort_unstable();
-    for end in ends {
-        let (requests, used, error) = read_all(&input[at.min(end)..end]);
-        all.extend(requests);
-        at = at.min(end) + used;
-        if error.is_some() {
-            return (all, at, error);
-        }
-    }
-    (all, at, None)
-}
+use super::*;
 
 /// Bytes that look like requests, more or less.
 fn inputs() -> impl Strategy<Value = Vec<u8>> {
@@ -53,6 +14,12 @@ fn inputs() -> impl Strategy<Value = Vec<u8>> {
             write(&args, &mut out);
             out
         }),
+        4 => prop::sample::select(vec![
+            "CL.THROTTLE a 3 1 9\r\n", "CL.THROTTLE a 3 1 9 2\n", "CL.THROTTLE b -1 1 9\n", "cl.throttle a x 1 9\r\n",
+            "TG.CHECK calls ann\r\n", "TG.CHECK all  2\n", "*3\r\n$8\r\ntg.check\r\n$3\r\nall\r\n$0\r\n\r\n", "TG.CHECK \u{e4} b\n",
+            "HELLO 3\n", "HELLO 3 AUTH default secret SETNAME x\r\n", "HELLO 3 AUTH default secre\n", "AUTH secret\n", "RESET\n",
+            "CLIENT GETNAME\n", "CLIENT SETNAME c\n", "COMMAND INFO a b\n", "COMMAND LIST\n", "COMMAND DOCS\n", "INFO\n", "NO\rPE\n", "QUIT\n",
+        ]).prop_map(|text| text.as_bytes().to_vec()),
         2 => prop::sample::select(vec!["*", "$", "\r", "\n", "\r\n", "-1\r\n", "0\r\n", "3\r\n", "99999999999", "PING x\n", " "])
             .prop_map(|text| text.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 0..8),
@@ -62,7 +29,15 @@ fn inputs() -> impl Strategy<Value = Vec<u8>> {
     vec(token, 0..8).prop_map(|tokens| tokens.concat())
 }
 
+/// As each case is many calls: a part of what `PROPTEST_CASES` says, 256 when it says nothing.
+fn fewer() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.div_ceil(2), ..usual }
+}
+
 proptest! {
+    #![proptest_config(fewer())]
+
     #[test]
     fn what_a_client_writes_is_what_is_read(args in vec(vec(any::<u8>(), 0..200), 0..ARGS_MAX)) {
         let mut input = Vec::new();
@@ -72,13 +47,17 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_alike_in_pieces_and_whole(input in inputs(), cuts in vec(any::<usize>(), 0..5)) {
-        prop_assert_eq!(read_in_pieces(&input, &cuts), read_all(&input));
+    fn what_looks_like_requests_is_answered_alike_in_pieces_and_whole(
+        input in inputs(),
+        cuts in vec(any::<usize>(), 0..5),
+        has_password: bool,
+    ) {
+        check(&input, &cuts, has_password);
     }
 
     #[test]
-    fn any_bytes_end_in_requests_or_an_error(input in vec(any::<u8>(), 0..300)) {
-        read_all(&input);
+    fn any_bytes_end_in_answers_or_an_error(input in vec(any::<u8>(), 0..300), cut: usize) {
+        check(&input, &[cut], false);
     }
 }
 
@@ -138,5 +117,19 @@ fn what_is_no_request_is_named() {
     ] {
         let shown = String::from_utf8_lossy(&input[..input.len().min(40)]).into_owned();
         assert_eq!(read(&input, &mut Args::new()), expected, "{shown:?}");
+    }
+}
+
+#[test]
+fn a_request_whose_next_argument_cannot_come_any_more_is_not_waited_for() {
+    // The first argument ends before the bound, and the second would begin at it or behind it.
+    for first in REQUEST_MAX - 30..REQUEST_MAX {
+        let mut input = format!("*2\r\n${first}\r\n{}\r\n", "a".repeat(first)).into_bytes();
+        input.extend_from_slice(b"$1\r\nx\r\n");
+        let cuts: Vec<usize> = (REQUEST_MAX - 20..input.len()).collect();
+        check(&input, &cuts, false);
+        let expected =
+            if input.len() > REQUEST_MAX { Err(ProtocolError::TooLarge) } else { Ok(Some(input.len())) };
+        assert_eq!(read(&input, &mut Args::new()), expected, "{first}");
     }
 }
