@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{Method, Request, Response};
 use serde_json::{Value, json};
 use tidegate::clock::ManualClock;
 use tidegate_http::identity::ClientIdentity;
@@ -205,6 +205,20 @@ async fn a_proxy_is_told_about_the_request_that_it_asks_about() {
     assert_eq!(refused.body["violated-policies"], json!(["calls"]));
     let refused = server.send(ask("/v1/auth?refuse=403", &ann)).await;
     assert_eq!((refused.status, refused.field("retry-after")), (403, "1"));
+    assert_eq!(refused.detail(), "rejected by `calls` (1/s burst 3): retry after 1.000 s");
+    // The client's HEAD has no body, but the question has: it would wait for one that is announced.
+    for path in ["/v1/auth", "/v1/auth?refuse=403"] {
+        let head = server.send(ask(path, &[ann[0], ("x-forwarded-method", "HEAD")])).await;
+        assert_eq!(
+            (head.field("retry-after"), head.field("content-length"), head.field("content-type")),
+            ("1", "0", "")
+        );
+        assert_eq!(head.body, Value::Null);
+    }
+    let mut head = ask("/v1/auth", &ann[..1]);
+    *head.method_mut() = Method::HEAD;
+    let head = server.send(head).await;
+    assert!(head.status == 429 && head.field("content-length").parse::<u64>().unwrap() > 0);
     // A query of the client, which Caddy keeps, is not one of the proxy.
     assert_eq!(server.send(ask("/v1/auth?a=b", &ann)).await.status, 429);
     assert_eq!(server.send(ask("/v1/auth?a=b&refuse=403", &ann)).await.status, 403);

@@ -9,14 +9,16 @@ use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Method, Response as HttpResponse, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
+use serde_json::Value;
 use tidegate_http::RateLimit;
 use tidegate_http::layer::RateLimitService;
 use tower::{Layer as _, ServiceExt as _};
 use tower_service::Service;
 
+use super::QUESTION_MAX;
 use super::answer::problem;
 
 /// Says yes to whatever the limits have let through.
@@ -47,6 +49,7 @@ pub(super) async fn ask(service: RateLimitService<Yes>, mut request: Request) ->
         Ok(refuse) => refuse,
         Err(text) => return problem(StatusCode::BAD_REQUEST, text),
     };
+    let asks_with_head = *request.method() == Method::HEAD;
     // A refusal in the form of gRPC is 200, which a proxy would take for a yes.
     request.headers_mut().remove(CONTENT_TYPE);
     match original(request.headers()) {
@@ -60,17 +63,42 @@ pub(super) async fn ask(service: RateLimitService<Yes>, mut request: Request) ->
         }
         Err(text) => return problem(StatusCode::BAD_REQUEST, text),
     }
+    let is_about_head = *request.method() == Method::HEAD;
     let answered = match service.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
     let mut response = answered.map(Body::new).into_response();
-    if let Some(refuse) = refuse
-        && response.status() != StatusCode::OK
-    {
-        *response.status_mut() = refuse;
+    if response.status() == StatusCode::OK {
+        return response;
     }
-    response
+    if is_about_head && !asks_with_head {
+        // The refusal of a HEAD announces a body and has none. The question of the proxy is another request, which would wait
+        // for that body.
+        response.headers_mut().remove(CONTENT_LENGTH);
+        response.headers_mut().remove(CONTENT_TYPE);
+    }
+    match refuse {
+        Some(refuse) => refused_with(refuse, response).await,
+        None => response,
+    }
+}
+
+/// The same refusal with another status, which its body says too.
+async fn refused_with(status: StatusCode, response: Response) -> Response {
+    let (mut head, body) = response.into_parts();
+    head.status = status;
+    let bytes = axum::body::to_bytes(body, QUESTION_MAX).await.unwrap_or_default();
+    let body = match serde_json::from_slice::<Value>(&bytes) {
+        Ok(mut problem) => {
+            problem["status"] = status.as_u16().into();
+            head.headers.remove(CONTENT_LENGTH);
+            Body::from(problem.to_string())
+        }
+        // What is no JSON is nothing.
+        Err(_) => Body::from(bytes),
+    };
+    Response::from_parts(head, body)
 }
 
 /// The method and the address of the request that the proxy asks about, where it says them.
