@@ -139,7 +139,11 @@ impl fmt::Display for Pattern {
             }
             match value {
                 Value::Any => write!(f, "{key}=*")?,
-                Value::Is(value) if value.contains([',', '*', ' ']) || value.is_empty() => {
+                // What would be trimmed away, or taken for something else.
+                Value::Is(value)
+                    if value.contains(|other: char| matches!(other, ',' | '*') || other.is_whitespace())
+                        || value.is_empty() =>
+                {
                     write!(f, "{key}='{value}'")?;
                 }
                 Value::Is(value) => write!(f, "{key}={value}")?,
@@ -360,6 +364,7 @@ mod tests {
             "shop: user=*",
             "a.b/c: url=http://x:80/?q=1",
             "shop: list='a, b', star='*', none='', spaces=' a '",
+            "shop: tab='\t', line='a\n', wide='\u{3000}a'",
         ] {
             assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
         }
