@@ -10,7 +10,7 @@ use crate::explain::{fill, warnings};
 use crate::fault::Outcome;
 use crate::limits::{self, FileLimit};
 use crate::quota_args::in_words;
-use crate::report::text::duration;
+use crate::report::text::{duration, one_line};
 
 /// Check a limits file, and say in words and numbers what each of its limits means
 ///
@@ -40,13 +40,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         if index == 0 {
             writeln!(out)?;
         }
-        writeln!(out, "a call of {} costs {}", tool.name, tool.cost)?;
+        writeln!(out, "{}", one_line(&format!("a call of {} costs {}", tool.name, tool.cost)))?;
     }
     Ok(Outcome::Fine)
 }
 
 /// What a limit means, in lines: `NAME: QUOTA for each KEY (LIMITER)` and what follows from it.
 pub(crate) fn described(limit: &FileLimit) -> String {
+    // A name or a key can hold what would break its line.
+    lines(limit).iter().map(|line| format!("{}\n", one_line(line))).collect()
+}
+
+fn lines(limit: &FileLimit) -> Vec<String> {
     let FileLimit { limit: named, quota, key, max_in_flight, overrides, tools, descriptors } = limit;
     let (kind, window) = (named.algorithm.kind(), Duration::from_secs(1));
     let mode = match named.mode {
@@ -70,34 +75,32 @@ pub(crate) fn described(limit: &FileLimit) -> String {
         Kind::TokenBucket | Kind::LeakyBucket => in_words(*quota),
         _ => in_words(quota.with_burst(quota.count()).unwrap_or(*quota)),
     };
-    let mut text = format!("{}: {words} {whose} ({kind}){mode}\n", named.name);
-    for pattern in descriptors {
-        text.push_str(&format!("  {pattern}\n"));
-    }
+    let mut lines = vec![format!("{}: {words} {whose} ({kind}){mode}", named.name)];
+    lines.extend(descriptors.iter().map(|pattern| format!("  {pattern}")));
     let at_once =
         if matches!(kind, Kind::TokenBucket | Kind::LeakyBucket) { quota.burst() } else { quota.count() };
     if let Some(worst) = named.algorithm.bound(window.saturating_sub(Duration::from_nanos(1))) {
-        text.push_str(&format!("  at once {at_once}, in any second at most {worst}"));
+        let mut line = format!("  at once {at_once}, in any second at most {worst}");
         if matches!(kind, Kind::TokenBucket | Kind::LeakyBucket) {
-            text.push_str(&format!(", full again {} after it was emptied", duration(fill(*quota))));
+            line.push_str(&format!(", full again {} after it was emptied", duration(fill(*quota))));
         }
-        text.push('\n');
+        lines.push(line);
     }
     if let Kind::LeakyBucket = kind {
         let fresh = named.algorithm.look(&named.algorithm.fresh(), 0, 0).remaining();
-        text.push_str(&format!("  up to {} may wait\n", fresh.saturating_sub(quota.burst())));
+        lines.push(format!("  up to {} may wait", fresh.saturating_sub(quota.burst())));
     }
     if let Some(max) = max_in_flight {
         let those =
             if kind == Kind::LeakyBucket { "; in `serve` those that wait are among them" } else { "" };
-        text.push_str(&format!("  at most {max} in flight{those}\n"));
+        lines.push(format!("  at most {max} in flight{those}"));
     }
     for other in overrides {
         let quota = match kind {
             Kind::TokenBucket | Kind::LeakyBucket => in_words(other.quota),
             _ => in_words(other.quota.with_burst(other.quota.count()).unwrap_or(other.quota)),
         };
-        text.push_str(&format!("  {}: {quota}\n", other.key.join(" + ")));
+        lines.push(format!("  {}: {quota}", other.key.join(" + ")));
     }
     let warnings = match kind {
         Kind::TokenBucket => warnings(*quota, &quota.to_string()),
@@ -107,14 +110,25 @@ pub(crate) fn described(limit: &FileLimit) -> String {
         _ => Vec::new(),
     };
     for warning in warnings {
-        text.push_str(&format!("  warning: {warning}\n"));
+        lines.push(format!("  warning: {warning}"));
     }
-    text
+    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_file_says_stays_in_its_line() {
+        let text = "[[limit]]\nname = \"a\\nb\\u001b[31m\"\nquota = \"1/s\"\nkey = \"p\\r\"\n[[limit.override]]\nkey = \"x\\ny\"\nquota = \"2/s\"\n";
+        let limits = limits::parse("limits.toml", text).unwrap().limits;
+        assert_eq!(
+            described(&limits[0]),
+            "a\\nb\\u{1b}[31m: 1 per second for each p\\r (token-bucket)\n  at once 1, in any second at most 1, \
+             full again 1s after it was emptied\n  x\\ny: 2 per second\n"
+        );
+    }
 
     #[test]
     fn each_limit_is_described() {

@@ -1,6 +1,8 @@
 //! `tidegate serve`: a server under limits, to try them over HTTP.
 
 mod admin;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod any_limits;
 mod api;
 mod drain;
 mod grpc;
