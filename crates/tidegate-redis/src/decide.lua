@@ -10,7 +10,7 @@
 --       then for each of the calls: how many of them are allowed, the first ones, or -1 if a key of theirs holds something
 --       else; for each bucket the level before them
 local keys, plan, pcall, type = KEYS, cmsgpack.unpack(ARGV[1]), redis.pcall, type
-local level, quota_of, ahead, spent, foreign = {}, {}, {}, {}, {}
+local level, quota_of, ahead, written, foreign = {}, {}, {}, {}, {}
 local at, i, behind = 2, 0, false
 for _ = 1, plan[1] do
   local capacity, rate = plan[at + 1], plan[at + 2]
@@ -38,6 +38,8 @@ for _ = 1, plan[1] do
         end
         -- Another quota than the one it was written under: as full in proportion.
         if c ~= capacity then l = in_proportion(l, capacity, c) end
+        -- From now on it fills at the new rate, also if nothing is taken: the waits that are told are by that rate.
+        if c ~= capacity or r ~= rate then written[i] = true end
       else
         foreign[i] = true
       end
@@ -86,7 +88,7 @@ while at < last do
       end
       if cost > 0 and times > 0 then
         level[k] = level[k] - cost * times
-        spent[k] = true
+        written[k] = true
       end
     end
   end
@@ -95,7 +97,7 @@ end
 
 local text = whole .. ' ' .. whole .. '%s'
 for k = 1, #keys do
-  if spent[k] then
+  if written[k] then
     local quota, time = quota_of[k], ahead[k] or now
     local until_full = ceil((quota.capacity - level[k]) / quota.rate) + time - now
     call('SET', keys[k], format(text, level[k], time, quota.text), 'PX', format(whole, ceil(until_full / 1000) + 1000))

@@ -81,7 +81,8 @@ else
   chunks = chunks + chunk
 end
 
-if tokens > 0 or returned > 0 then
+-- A bucket that was under another quota fills at the new rate from now on, also if nothing is taken.
+if tokens > 0 or returned > 0 or written ~= quota then
   local text = whole .. ' ' .. whole
   local bucket = format(text, level, time) .. quota
   local until_full = ceil((capacity - level) / rate) + lag

@@ -2,7 +2,9 @@
 //!
 //! **Promise.** A script is run alone by the server, so the calls of one batch are decided one after the other, in order,
 //! and between those of other clients. The same calls in other batches, or one by one, at the same times are answered the
-//! same. A call that is refused in one bucket changes none; a look changes none.
+//! same. A call that is refused in one bucket changes none; a look changes none. A bucket that was under another quota is under
+//! that of the call from then on, also if it is refused or looks: else it would go on filling at the old rate, and the wait that
+//! was told would not be true.
 //!
 //! **A full bucket equals an absent key.** A key is written with a time to live of its time to full and a second, so it
 //! goes when nobody misses it, and a server that lost all keys has full buckets.

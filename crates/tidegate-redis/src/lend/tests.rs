@@ -192,6 +192,17 @@ fn a_bucket_under_another_quota_stays_as_full_in_proportion() {
 }
 
 #[test]
+fn who_was_refused_a_loan_under_a_new_quota_gets_it_when_told() {
+    let mut subject = Subject::new();
+    let (old, new) = (units("10/h".parse().unwrap()), units("100/100s".parse().unwrap()));
+    let ask = |first| Ask { first, waiting: first, chunk: 0, returned: None };
+    assert!(subject.lend(&old, 50_000, START, &ask(10)).loan.is_some());
+    assert!(subject.lend(&new, 50_000, START, &ask(1)).loan.is_none());
+    assert!(subject.lend(&new, 50_000, START + 999_999, &ask(1)).loan.is_none());
+    assert!(subject.lend(&new, 50_000, START + 1_000_000, &ask(1)).loan.is_some());
+}
+
+#[test]
 fn a_key_that_holds_something_else_is_left_alone() {
     let mut subject = Subject::new();
     let units = units("1000/s".parse().unwrap());

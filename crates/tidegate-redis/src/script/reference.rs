@@ -14,6 +14,12 @@ pub(crate) struct Stored {
     pub(crate) rate: u64,
 }
 
+impl Stored {
+    const fn is_under(&self, units: &Units) -> bool {
+        self.capacity == units.capacity() && self.rate == units.rate()
+    }
+}
+
 impl std::fmt::Display for Stored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { level, time_us, capacity, rate } = self;
@@ -24,7 +30,7 @@ impl std::fmt::Display for Stored {
 /// All buckets.
 pub(crate) type Keys = HashMap<Box<[u8]>, Stored>;
 
-/// Decides one call at `now` and charges it.
+/// Decides one call at `now` and charges it. A bucket of another quota is under the call's from then on.
 pub(crate) fn decide(keys: &mut Keys, now_us: u64, call: &Call) -> Verdict {
     let read: Vec<Stored> =
         call.takes.iter().map(|take| at(keys.get(&take.key), &take.bucket, now_us)).collect();
@@ -33,8 +39,11 @@ pub(crate) fn decide(keys: &mut Keys, now_us: u64, call: &Call) -> Verdict {
     let levels = pairs().map(|(_, bucket)| Level { units: bucket.level, lag: bucket.time_us - now_us });
     let verdict = Verdict { allowed, levels: levels.collect() };
     for (take, bucket) in call.takes.iter().zip(read) {
-        if allowed && call.charge && take.cost > 0 && bucket.level >= take.cost {
-            keys.insert(take.key.clone(), Stored { level: bucket.level - take.cost, ..bucket });
+        let is_charged = allowed && call.charge && take.cost > 0 && bucket.level >= take.cost;
+        let is_moved = keys.get(&take.key).is_some_and(|stored| !stored.is_under(&take.bucket));
+        if is_charged || is_moved {
+            let cost = if is_charged { take.cost } else { 0 };
+            keys.insert(take.key.clone(), Stored { level: bucket.level - cost, ..bucket });
         }
     }
     verdict

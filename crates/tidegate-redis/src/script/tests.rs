@@ -242,6 +242,24 @@ fn a_bucket_stays_as_full_in_proportion_when_its_quota_changes() {
 }
 
 #[test]
+fn who_was_refused_under_a_new_quota_is_allowed_when_told() {
+    let mut subject = Subject::new();
+    let of = |quota: &str, percent, charge| {
+        call(&Policy::from(bucket(quota.parse().unwrap())), 0, [percent; 3], charge).0
+    };
+    for first in [true, false] {
+        subject.clear();
+        // Emptied under a slow quota, and refused under a fast one: its tokens come at the fast rate from then on.
+        subject.run(START, &[of("10/h", 100, true)]);
+        let refused = of("100/100s", 1, first);
+        assert!(!subject.run(START, &[refused])[0].allowed, "{first}");
+        let again = of("100/100s", 1, true);
+        assert!(!subject.run(START + 999_999, std::slice::from_ref(&again))[0].allowed, "{first}");
+        assert!(subject.run(START + 1_000_000, &[again])[0].allowed, "{first}");
+    }
+}
+
+#[test]
 fn a_clock_that_steps_an_hour_creates_no_more_than_the_step() {
     let mut subject = Subject::new();
     let hour = 3_600_000_000;
