@@ -12,7 +12,7 @@ use http_body_util::Full;
 use tidegate::algorithm::LeakyBucket;
 use tidegate::clock::ManualClock;
 use tidegate::{Algorithm, Kind, Quota};
-use tidegate_http::layer::{Key, NotServed, RateLimitBody, RateLimitBuilder};
+use tidegate_http::layer::{Key, NotServed, RateLimitBody, RateLimitBuilder, Take};
 use tidegate_http::{KeyBy, RateLimit, RequestLimit};
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 
@@ -385,4 +385,45 @@ async fn a_charge_from_before_a_replacement_is_not_taken_back() {
         answer.await.unwrap();
     }
     assert_eq!((left(&layer, "boss"), layer.counts().not_served), (0, 3));
+}
+
+/// What is told of a call: the wait, or nothing if it is allowed.
+async fn wait(layer: &RateLimit, charge: bool) -> Option<Duration> {
+    let take = [Take { limit: "account", key: Key::from("ann"), cost: 1 }];
+    layer.check(&take, charge).await.unwrap().retry_after()
+}
+
+#[tokio::test]
+async fn who_is_refused_after_his_quota_changed_is_allowed_when_told() {
+    for kind in
+        [Kind::TokenBucket, Kind::LeakyBucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingLog]
+    {
+        for how in ["a request", "asked", "looked at"] {
+            let clock = ManualClock::new();
+            let of_kind = |text: &str| Algorithm::new(kind, quota(text));
+            let limits = |ann: &str| {
+                let limit = RequestLimit::new("account", of_kind("10/h")).key(KeyBy::header("x-account"));
+                let limit = limit.quota_for(Key::from("ann"), quota(ann));
+                // Several limits, so that they are looked at before one is charged.
+                with(limit).limit(RequestLimit::new("all", "1000000/s").key(KeyBy::everyone()))
+            };
+            let layer = limits("10/h").clock(clock.clone()).build().unwrap();
+            assert_eq!(allowed(&layer, "ann", 11).await, 10, "{kind:?}");
+            let replaced = layer.replace(limits("100/100s")).unwrap();
+            assert_eq!(names(&replaced.kept), ["account", "all"]);
+            let told = match how {
+                "a request" => {
+                    let told =
+                        send(&layer, "ann").await.headers()["retry-after-ms"].to_str().unwrap().parse();
+                    Duration::from_millis(told.unwrap())
+                }
+                how => wait(&layer, how == "asked").await.unwrap(),
+            };
+            assert!(told <= Duration::from_secs(200), "{kind:?} {how} {told:?}");
+            clock.advance(told - Duration::from_millis(1));
+            assert!(wait(&layer, true).await.is_some(), "{kind:?} {how} {told:?}");
+            clock.advance(Duration::from_millis(1));
+            assert_eq!(wait(&layer, true).await, None, "{kind:?} {how} {told:?}");
+        }
+    }
 }

@@ -267,6 +267,8 @@ impl Desk {
             if !is_allowed(&decisions) {
                 self.take_back(std::mem::take(&mut charges));
             }
+        } else {
+            asked.iter().for_each(|(limit, ask)| self.limits[*limit].carry_over(ask, now));
         }
         let each = asked.iter().zip(decisions).map(|((limit, ask), decision)| {
             let left = Some(self.limits[*limit].peek(ask, 0, now));

@@ -2,7 +2,8 @@
 //!
 //! A single limit is decided by its limiter alone, without this lock. With several limits or places in flight, an
 //! allowed request looks at all of them and is charged in all of them under one lock, so it is charged in all or in none
-//! whatever their keys. A request that a quota refuses changes nothing and never takes the lock.
+//! whatever their keys. A request that a quota refuses changes nothing and never takes the lock; but a key whose quota is another
+//! one than when it was charged is counted by that from then on, or the wait that it is told would not be true.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -263,7 +264,7 @@ impl Desk {
         let now = self.now_ns();
         let looks = self.look(asks, now);
         if !self.combine(&looks).decision.is_allowed() {
-            return self.verdict(asks, &looks, now);
+            return self.refused(asks, &looks, now);
         }
 
         let mut running = self.places.lock();
@@ -271,7 +272,7 @@ impl Desk {
         let looks = self.look(asks, now);
         if !self.combine(&looks).decision.is_allowed() {
             drop(running);
-            return self.verdict(asks, &looks, now);
+            return self.refused(asks, &looks, now);
         }
         if let Err(full) = running.look(key) {
             let free = key.map(|key| running.free(key));
@@ -294,6 +295,19 @@ impl Desk {
         let permit = counts.then(|| Permit::new(Arc::clone(&self.places), entered));
         let charges = self.charges(asks, &charged, now);
         Verdict { permit, free, charges, ..self.verdict(asks, &charged, now) }
+    }
+
+    /// The verdict for a request that was only looked at.
+    fn refused(&self, asks: &[Ask<'_>], looks: &[Decision], now: u64) -> Verdict {
+        self.carry_over(asks, now);
+        self.verdict(asks, looks, now)
+    }
+
+    /// Has the keys counted by the quotas that they have, where nothing is charged.
+    pub(super) fn carry_over(&self, asks: &[Ask<'_>], now: u64) {
+        for (entry, ask) in self.limits.iter().zip(asks) {
+            entry.carry_over(ask, now);
+        }
     }
 
     fn charges(&self, asks: &[Ask<'_>], decisions: &[Decision], now: u64) -> Charges {

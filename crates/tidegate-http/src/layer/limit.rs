@@ -272,6 +272,12 @@ impl Entry {
         self.limiter.peek_in_at(tier, &ask.key, cost, now.saturating_add(self.ahead_ns))
     }
 
+    /// A key that had another quota when it was charged last is counted by its own from now on. A look does not do that, and
+    /// the wait that it tells is only true if the key fills at the rate of its quota meanwhile.
+    pub(super) fn carry_over(&self, ask: &Ask<'_>, now: u64) {
+        let _nothing = self.check(&Ask { key: ask.key.clone(), tier: ask.tier, cost: 0 }, now);
+    }
+
     /// What takes a charge back.
     pub(super) fn receipt(&self, ask: &Ask<'_>, now: u64, decision: &Decision) -> Option<Receipt> {
         let (tier, now) = (self.tiers[ask.tier].tier, now.saturating_add(self.ahead_ns));

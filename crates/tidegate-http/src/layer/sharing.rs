@@ -177,6 +177,8 @@ impl Desk {
         let mut decisions = self.look(asks, now);
         if self.combine(&decisions).decision.is_allowed() {
             decisions = self.limits.iter().zip(asks).map(|(entry, ask)| entry.check(ask, now)).collect();
+        } else {
+            self.carry_over(asks, now);
         }
         drop(running);
         for (decision, (entry, ask)) in decisions.iter_mut().zip(self.limits.iter().zip(asks)) {
