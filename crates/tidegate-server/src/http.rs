@@ -36,7 +36,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 use serde::Serialize;
 use tidegate_http::RateLimit;
-use tidegate_http::layer::{Key, Take};
+use tidegate_http::layer::{Charged, Key, Take};
 
 use answer::{Answer, problem};
 use question::{Asked, Named, Settled};
@@ -53,7 +53,8 @@ pub const LIMITS_MAX: usize = 32;
 /// The most bytes of the parts of a key together.
 pub const KEY_MAX: usize = 1024;
 
-/// How many calls can be reserved at one time, in about 300 bytes each.
+/// In how many limits calls can be reserved at one time, all together: as many calls if each names one. It takes about 300 bytes
+/// for each.
 pub const RESERVED_MAX: usize = 65_536;
 
 /// How long a call stays reserved at most.
@@ -156,7 +157,7 @@ async fn reserve(State(desk): State<Desk>, body: Body) -> Response {
         Ok(takes) => takes,
         Err(response) => return *response,
     };
-    let Some(room) = desk.reserved.room() else {
+    let Some(room) = desk.reserved.room(takes.len()) else {
         return problem(StatusCode::SERVICE_UNAVAILABLE, "as many calls are reserved as can be; settle some");
     };
     match desk.api.limits.reserve(&takes).await {
@@ -178,9 +179,17 @@ async fn settle(State(desk): State<Desk>, body: Body) -> Response {
         Ok(settled) => settled,
         Err(response) => return *response,
     };
-    match desk.reserved.take(&settled.id) {
-        Some(charged) => json(StatusCode::OK, &Done { missing: charged.settle(|limit| settled.cost(limit)) }),
-        None => gone(),
+    // A name that is not right must not be the cost that is not said, which is 0.
+    let charged = desk.reserved.take_if(&settled.id, |charged| match settled.unknown(charged.limits()) {
+        Some(name) => Err(wrong_name(name, charged)),
+        None => Ok(()),
+    });
+    match charged {
+        Ok(Some(charged)) => {
+            json(StatusCode::OK, &Done { missing: charged.settle(|limit| settled.cost(limit)) })
+        }
+        Ok(None) => gone(),
+        Err(text) => problem(StatusCode::BAD_REQUEST, &text),
     }
 }
 
@@ -200,6 +209,11 @@ async fn cancel(State(desk): State<Desk>, body: Body) -> Response {
         }
         None => gone(),
     }
+}
+
+fn wrong_name(name: &str, charged: &Charged) -> String {
+    let names: Vec<_> = charged.limits().map(|limit| format!("`{limit}`")).collect();
+    format!("nothing is reserved in `{name}`; it is in {}", names.join(", "))
 }
 
 fn gone() -> Response {

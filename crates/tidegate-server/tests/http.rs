@@ -12,7 +12,7 @@ use axum::http::{Method, Request, Response};
 use serde_json::{Value, json};
 use tidegate::clock::ManualClock;
 use tidegate_http::identity::ClientIdentity;
-use tidegate_http::layer::Key;
+use tidegate_http::layer::{Key, RateLimitBuilder};
 use tidegate_http::{KeyBy, RateLimit, RequestLimit};
 use tidegate_server::http::{Api, KEY_MAX, LimitInWords, QUESTION_MAX, router};
 use tower::ServiceExt as _;
@@ -24,17 +24,18 @@ struct Server {
 }
 
 impl Server {
-    fn new(token: Option<&str>) -> Self {
-        let clock = ManualClock::new();
+    fn limits(bytes: &str) -> RateLimitBuilder {
         let account = KeyBy::header("x-account");
-        let limits = RateLimit::builder()
+        RateLimit::builder()
             .limit(RequestLimit::new("calls", "1/s burst 3").key(account.clone()))
-            .limit(RequestLimit::new("bytes", "10/s burst 100").key(account).cost(|_| 10))
+            .limit(RequestLimit::new("bytes", bytes).key(account).cost(|_| 10))
             .limit(RequestLimit::new("trial", "1/h").key(KeyBy::client()).shadow())
             .identity(ClientIdentity::new().trusted_proxies("10.0.0.0/8".parse().unwrap()))
-            .clock(clock.clone())
-            .build()
-            .unwrap();
+    }
+
+    fn new(token: Option<&str>) -> Self {
+        let clock = ManualClock::new();
+        let limits = Self::limits("10/s burst 100").clock(clock.clone()).build().unwrap();
         let key_of = |_: &str, parts: &[String]| match parts {
             [key] => Ok(Key::from(key.clone())),
             [] => Ok(Key::everyone()),
@@ -176,6 +177,55 @@ async fn what_is_reserved_is_settled_or_cancelled_once_and_in_time() {
     tokio::time::advance(Duration::from_millis(2)).await;
     assert_eq!(server.ask("/v1/cancel", json!({"id": id})).await.status, 404);
     assert_eq!(server.left("ann"), [3, 40]);
+}
+
+#[tokio::test]
+async fn what_a_reserved_call_has_cost_is_charged_also_if_it_was_thought_to_cost_nothing() {
+    let server = Server::new(None);
+    let reserve =
+        json!({"checks": [{"limit": "bytes", "key": "ann", "cost": 0}, {"limit": "calls", "key": "ann"}]});
+    let id = server.ask("/v1/reserve", reserve).await.body["id"].as_str().unwrap().to_owned();
+    // A name that is not right is not a cost of 0 in the limit that was meant.
+    let wrong = server.ask("/v1/settle", json!({"id": id, "costs": {"byte": 30, "calls": 1}})).await;
+    assert_eq!(
+        (wrong.status, wrong.detail()),
+        (400, "nothing is reserved in `byte`; it is in `bytes`, `calls`")
+    );
+    assert_eq!(server.left("ann"), [2, 100]);
+    let settled = server.ask("/v1/settle", json!({"id": id, "costs": {"bytes": 130, "calls": 1}})).await;
+    assert_eq!((settled.status, settled.body), (200, json!({"missing": 30})));
+    assert_eq!(server.left("ann"), [2, 0]);
+}
+
+#[tokio::test]
+async fn what_is_reserved_is_settled_also_after_the_limits_were_read_again() {
+    let server = Server::new(None);
+    let reserved = async || {
+        server.clock.advance(Duration::from_secs(1000));
+        let reserve = json!({"limit": "bytes", "key": "ann", "cost": 60});
+        server.ask("/v1/reserve", reserve).await.body["id"].as_str().unwrap().to_owned()
+    };
+    let settle = async |id: String, cost: u64| {
+        server.ask("/v1/settle", json!({"id": id, "cost": cost})).await.body["missing"].as_u64().unwrap()
+    };
+    for (bytes, cost, missing, left) in [
+        // The same quota, and so the same bucket.
+        ("10/s burst 100", 15, 0, 85),
+        ("10/s burst 100", 90, 0, 10),
+        // Another one: the estimate stays, and what is above it is said to be missing.
+        ("20/s burst 200", 15, 0, 80),
+        ("10/s burst 100", 90, 30, 70),
+    ] {
+        let id = reserved().await;
+        let _replaced = server.limits.replace(Server::limits(bytes)).unwrap();
+        assert_eq!(settle(id, cost).await, missing, "{bytes} {cost}");
+        assert_eq!(server.left("ann")[1], left, "{bytes} {cost}");
+    }
+    // Those that are cancelled too.
+    let id = reserved().await;
+    let _replaced = server.limits.replace(Server::limits("10/s burst 100")).unwrap();
+    assert_eq!(server.ask("/v1/cancel", json!({"id": id})).await.status, 200);
+    assert_eq!(server.left("ann")[1], 100);
 }
 
 #[tokio::test]

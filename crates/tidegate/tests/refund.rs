@@ -154,8 +154,57 @@ fn what_is_not_certain_stays_charged() {
     let receipt = call("ann").unwrap();
     limiter.set_quota(Tier::default(), 0, "1/hour burst 30".parse().unwrap()).unwrap();
     assert!(!limiter.refund(receipt));
-    // What was not allowed or cost nothing has no receipt.
+    // What was not allowed has no receipt, and what cost nothing brings nothing back.
     let now = limiter.now_ns();
     assert!(limiter.receipt("ann", 99, now, &limiter.peek_at("ann", 99, now)).is_none());
-    assert!(limiter.receipt("ann", 0, now, &limiter.check_at("ann", 0, now)).is_none());
+    let nothing = limiter.receipt("ann", 0, now, &limiter.check_at("ann", 0, now)).unwrap();
+    assert!(!limiter.refund(nothing));
+}
+
+#[test]
+fn a_call_that_is_settled_is_as_one_that_had_that_cost_or_what_is_there_of_it() {
+    for kind in KINDS.into_iter().chain([Kind::LeakyBucket]) {
+        let algorithm = Algorithm::new(kind, "100/hour".parse::<Quota>().unwrap());
+        for (estimate, cost, missing, left) in [
+            (60, 15, 0, 75),
+            (60, 60, 0, 30),
+            (60, 0, 0, 90),
+            (60, 80, 0, 10),
+            (60, 95, 5, 0),
+            (0, 40, 0, 50),
+            (0, 91, 1, 0),
+        ] {
+            let limiter =
+                Limiter::builder(algorithm).capacity(100).clock(ManualClock::new()).build().unwrap();
+            assert!(limiter.check_n("ann", 10).is_allowed());
+            let decision = limiter.check_at("ann", estimate, 0);
+            let receipt = limiter.receipt("ann", estimate, 0, &decision).unwrap();
+            assert_eq!(limiter.settle(receipt, cost), missing, "{kind:?} {estimate} {cost}");
+            // A leaky bucket takes nothing back.
+            let left = if kind == Kind::LeakyBucket { left.min(90 - estimate) } else { left };
+            assert_eq!(limiter.peek("ann", 0).remaining(), left, "{kind:?} {estimate} {cost}");
+        }
+    }
+}
+
+/// The tokens of an estimate are nobody else's while it is settled, and all that is not missing is charged.
+#[test]
+fn what_is_settled_while_others_are_charged_is_charged_once() {
+    const TOKENS: u64 = 20_000;
+    let limiter = Limiter::new(format!("1/d burst {TOKENS}").parse::<Quota>().unwrap(), 100);
+    let (others, settled) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| (0..).take_while(|_| limiter.check("ann").is_allowed()).count());
+        let mut settled = 0;
+        for round in 0_u64.. {
+            let now = limiter.now_ns();
+            let decision = limiter.check_at("ann", 5, now);
+            let Some(receipt) = limiter.receipt("ann", 5, now, &decision) else { break };
+            let cost = round % 11;
+            let missing = limiter.settle(receipt, cost);
+            assert!(cost > 5 || missing == 0, "{missing} of {cost}");
+            settled += cost - missing;
+        }
+        (others.join().unwrap() as u64, settled)
+    });
+    assert_eq!(others + settled + limiter.peek("ann", 0).remaining(), TOKENS);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tidegate::clock::Clock;
 use tidegate::shared::{SharedTake, share};
@@ -44,6 +44,8 @@ pub(super) struct Entry {
     tiers: Vec<TierQuota>,
     /// Whose quota is another, and which.
     overrides: HashMap<Key<'static>, usize>,
+    /// Is another one when the quota of a key changes: a charge from before may be worn off already.
+    era: Arc<()>,
 }
 
 /// One quota of a limit.
@@ -138,7 +140,7 @@ impl Entry {
             Some((_, places)) => places.clone(),
             None => (0..wanted.len()).collect(),
         };
-        let (mut tiers, limiter, (clock, ahead_ns)) = match kept {
+        let (mut tiers, limiter, (clock, ahead_ns)) = match &kept {
             Some((old, _)) => {
                 (old.tiers.clone(), Arc::clone(&old.limiter), (old.clock.clone(), old.ahead_ns))
             }
@@ -152,6 +154,8 @@ impl Entry {
                 (tiers(&limiter, algorithms), Arc::new(limiter), (clock, ahead_ns))
             }
         };
+        let overrides: HashMap<_, _> = of_key.into_iter().map(|(key, index)| (key, places[index])).collect();
+        let era = kept.filter(|(old, _)| old.overrides == overrides).map(|(old, _)| Arc::clone(&old.era));
         let mut changes = Vec::new();
         for (((algorithm, label), in_table), &place) in wanted.into_iter().zip(in_table).zip(&places) {
             let tier = &mut tiers[place];
@@ -175,7 +179,8 @@ impl Entry {
             clock,
             ahead_ns,
             tiers,
-            overrides: of_key.into_iter().map(|(key, index)| (key, places[index])).collect(),
+            overrides,
+            era: era.filter(|_| changes.is_empty()).unwrap_or_default(),
         };
         Ok((entry, changes))
     }
@@ -278,6 +283,15 @@ impl Entry {
         let _nothing = self.check(&Ask { key: ask.key.clone(), tier: ask.tier, cost: 0 }, now);
     }
 
+    /// Whose quotas they are: as long as it is the same, no key has had another.
+    pub(super) fn era(&self) -> Weak<()> {
+        Arc::downgrade(&self.era)
+    }
+
+    pub(super) fn is_of_era(&self, era: &Weak<()>) -> bool {
+        std::ptr::eq(era.as_ptr(), Arc::as_ptr(&self.era))
+    }
+
     /// What takes a charge back.
     pub(super) fn receipt(&self, ask: &Ask<'_>, now: u64, decision: &Decision) -> Option<Receipt> {
         let (tier, now) = (self.tiers[ask.tier].tier, now.saturating_add(self.ahead_ns));
@@ -286,6 +300,11 @@ impl Entry {
 
     pub(super) fn refund(&self, receipt: Receipt) {
         self.limiter.refund(receipt);
+    }
+
+    /// Makes what was charged another cost, and says how much of it was not there.
+    pub(super) fn settle(&self, receipt: Receipt, cost: u64) -> u64 {
+        self.limiter.settle(receipt, cost)
     }
 
     /// The numbers to show after a decision.

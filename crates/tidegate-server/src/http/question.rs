@@ -166,6 +166,13 @@ impl Settled {
         }
     }
 
+    /// A name for which it says a cost, and which is not one of these.
+    pub(super) fn unknown<'a>(&self, limits: impl Iterator<Item = &'a str>) -> Option<&str> {
+        let known: Vec<&str> = limits.collect();
+        let mut names = self.costs.iter().flat_map(HashMap::keys).map(String::as_str);
+        names.find(|name| !known.contains(name))
+    }
+
     /// The cost in a limit; 0 in one that is not said.
     pub(super) fn cost(&self, limit: &str) -> u64 {
         let of_limit = |costs: &HashMap<String, Whole>| costs.get(limit).copied();

@@ -15,7 +15,7 @@ use super::RESERVED_MAX;
 #[derive(Debug)]
 pub(super) struct Reserved {
     calls: Mutex<Calls>,
-    /// For how many more there is room.
+    /// For how many more limits there is room.
     room: Arc<Semaphore>,
 }
 
@@ -48,9 +48,10 @@ impl Reserved {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for one more, if there is some.
-    pub(super) fn room(&self) -> Option<OwnedSemaphorePermit> {
-        let take = || Arc::clone(&self.room).try_acquire_owned().ok();
+    /// Room for one call more in so many limits, if there is some.
+    pub(super) fn room(&self, limits: usize) -> Option<OwnedSemaphorePermit> {
+        let limits = u32::try_from(limits).ok()?;
+        let take = || Arc::clone(&self.room).try_acquire_many_owned(limits).ok();
         take().or_else(|| {
             // At most so often, however many ask.
             self.lock().sweep(Instant::now(), SWEEP / 10);
@@ -70,6 +71,20 @@ impl Reserved {
         id
     }
 
+    /// As [`Self::take`], but the call stays reserved if something is wrong.
+    pub(super) fn take_if<E>(
+        &self,
+        id: &str,
+        right: impl FnOnce(&Charged) -> Result<(), E>,
+    ) -> Result<Option<Charged>, E> {
+        let mut calls = self.lock();
+        let Some(call) = calls.by_id.get(id).filter(|call| call.until > Instant::now()) else {
+            return Ok(None);
+        };
+        right(&call.charged)?;
+        Ok(calls.by_id.remove(id).map(|call| call.charged))
+    }
+
     /// What a call was charged, if its time is not over.
     pub(super) fn take(&self, id: &str) -> Option<Charged> {
         let call = self.lock().by_id.remove(id)?;
@@ -85,5 +100,21 @@ impl Calls {
         }
         self.swept = Some(now);
         self.by_id.retain(|_, call| call.until > now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_so_many_limits_and_not_calls() {
+        let reserved = Reserved::default();
+        let most = reserved.room(RESERVED_MAX - 1).unwrap();
+        assert!(reserved.room(2).is_none());
+        let one = reserved.room(1);
+        assert!(one.is_some() && reserved.room(1).is_none());
+        drop(most);
+        assert!(reserved.room(32).is_some());
     }
 }

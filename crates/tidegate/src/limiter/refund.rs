@@ -16,7 +16,12 @@ use super::{Limiter, Table, Tier};
 /// it was made. Each takes 48 bytes, and a refund looks at those since its call.
 const REMEMBERED: usize = 1024;
 
-/// A call that was allowed and can be taken back, once: from [`Limiter::receipt`], for [`Limiter::refund`].
+/// How often what is there is looked at anew when others were charged in between. Each of them got further meanwhile; twice as
+/// many would make no difference that was seen.
+const TRIES: u32 = 64;
+
+/// A call that was allowed and can be taken back or settled, once: from [`Limiter::receipt`], for [`Limiter::refund`] and
+/// [`Limiter::settle`].
 #[derive(Debug)]
 #[must_use = "to take the call back, pass it to `Limiter::refund`"]
 pub struct Receipt {
@@ -70,10 +75,11 @@ impl Refunds {
 }
 
 impl Limiter {
-    /// What [`Self::refund`] needs to take a call back, which was decided for `key` at `charged_ns` as `decision` says.
+    /// What [`Self::refund`] and [`Self::settle`] need to know of a call, which was decided for `key` at `charged_ns` as
+    /// `decision` says.
     ///
-    /// `None` if there is nothing that could be taken back: the call was not allowed or cost nothing. A limiter of several
-    /// limits, one in shadow and a leaky bucket take nothing back.
+    /// `None` if the call was not allowed, and for a limiter of several limits. One in shadow and a leaky bucket take nothing
+    /// back.
     pub fn receipt(
         &self,
         key: &(impl Hash + ?Sized),
@@ -107,7 +113,7 @@ impl Limiter {
     ) -> Option<Receipt> {
         let Decision::Allowed { reset_after, .. } = *decision else { return None };
         let charged = Charged { at: charged_ns, cost, reset_after, earlier: None };
-        (cost > 0 && self.limits == 1).then_some(Receipt { hash, tier, charged })
+        (self.limits == 1).then_some(Receipt { hash, tier, charged })
     }
 
     /// Takes back a call that was allowed and then did nothing, such as a request to a service that was not there: as if it had
@@ -149,5 +155,46 @@ impl Limiter {
         let Some((at, units)) = refunded else { return false };
         refunds.remember(Recent { hash, at, units });
         true
+    }
+
+    /// Makes what a call was charged `cost` in place of what it was when it was allowed, such as the tokens that a model has
+    /// used. Says how much of it was not there to be charged.
+    ///
+    /// What is too much comes back as by [`Self::refund`], as if the call had cost less from the beginning. What is too little is
+    /// charged now, as far as it is there.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// let limiter = Limiter::new("1/hour burst 100".parse::<Quota>()?, 1000);
+    /// let now = limiter.now_ns();
+    /// let decision = limiter.check_at("ann", 60, now);
+    /// let receipt = limiter.receipt("ann", 60, now, &decision).ok_or("it was allowed")?;
+    /// assert_eq!(limiter.settle(receipt, 15), 0);
+    /// assert_eq!(limiter.peek("ann", 0).remaining(), 85);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::needless_pass_by_value, reason = "a call is settled once")]
+    pub fn settle(&self, receipt: Receipt, cost: u64) -> u64 {
+        let Receipt { hash, tier, charged } = receipt;
+        if let Some(more) = cost.checked_sub(charged.cost) {
+            return more - self.charge_what_is_there(hash, tier, more);
+        }
+        // A call is as two at one instant, and the second is taken back.
+        let less = Charged { cost: charged.cost - cost, ..charged };
+        self.refund(Receipt { hash, tier, charged: less });
+        0
+    }
+
+    /// Charges `cost` or as much of it as is there, and says how much.
+    fn charge_what_is_there(&self, hash: u64, tier: Tier, cost: u64) -> u64 {
+        for _ in 0..TRIES {
+            let now = self.clock.now_ns();
+            let there = self.decide(hash, tier, |_| 0, now, false).decision.remaining().min(cost);
+            // Others may have been charged since.
+            if there == 0 || self.check_hashed(hash, tier, there, now).is_allowed() {
+                return there;
+            }
+        }
+        0
     }
 }
