@@ -37,6 +37,7 @@ use axum::routing::{any, get, post};
 use serde::Serialize;
 use tidegate_http::RateLimit;
 use tidegate_http::layer::{Charged, Key, Take};
+use tokio::sync::Semaphore;
 
 use answer::{Answer, problem};
 use question::{Asked, Named, Settled};
@@ -46,6 +47,12 @@ use crate::secret::is_same;
 
 /// The most bytes of a question.
 pub const QUESTION_MAX: usize = 64 * 1024;
+
+/// How many questions of more than 4 KiB are read at one time, so that many clients which are slow take 64 MiB; others wait.
+pub const LARGE_MAX: usize = 1024;
+
+/// How long a question may take to come. It is the time that the head of a request has: who sends neither holds a connection.
+pub const QUESTION_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The most limits that a question names.
 pub const LIMITS_MAX: usize = 32;
@@ -92,12 +99,14 @@ pub struct Api {
 struct Desk {
     api: Api,
     reserved: Arc<Reserved>,
+    /// Places for large questions.
+    large: Arc<Semaphore>,
 }
 
 /// The routes of the API. Other paths are not answered by it.
 pub fn router(api: Api) -> Router {
     let auth = auth::service(&api.limits);
-    let desk = Desk { api, reserved: Arc::default() };
+    let desk = Desk { api, reserved: Arc::default(), large: Arc::new(Semaphore::new(LARGE_MAX)) };
     Router::new()
         .route("/v1/check", post(check))
         .route("/v1/reserve", post(reserve))
@@ -127,7 +136,7 @@ async fn token(State(desk): State<Desk>, request: Request, next: Next) -> Respon
 }
 
 async fn check(State(desk): State<Desk>, body: Body) -> Response {
-    let asked = match Asked::read(body).await {
+    let asked = match Asked::read(body, &desk.large).await {
         Ok(asked) => asked,
         Err(response) => return *response,
     };
@@ -142,7 +151,7 @@ async fn check(State(desk): State<Desk>, body: Body) -> Response {
 }
 
 async fn reserve(State(desk): State<Desk>, body: Body) -> Response {
-    let asked = match Asked::read(body).await {
+    let asked = match Asked::read(body, &desk.large).await {
         Ok(asked) => asked,
         Err(response) => return *response,
     };
@@ -175,7 +184,7 @@ async fn settle(State(desk): State<Desk>, body: Body) -> Response {
         /// What could not be charged, as it was not there.
         missing: u64,
     }
-    let settled = match Settled::read(body, true).await {
+    let settled = match Settled::read(body, &desk.large, true).await {
         Ok(settled) => settled,
         Err(response) => return *response,
     };
@@ -198,7 +207,7 @@ async fn cancel(State(desk): State<Desk>, body: Body) -> Response {
     struct Done {
         cancelled: bool,
     }
-    let settled = match Settled::read(body, false).await {
+    let settled = match Settled::read(body, &desk.large, false).await {
         Ok(settled) => settled,
         Err(response) => return *response,
     };

@@ -2,19 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response};
+use http_body::Frame;
 use serde_json::{Value, json};
 use tidegate::clock::ManualClock;
 use tidegate_http::identity::ClientIdentity;
 use tidegate_http::layer::{Key, RateLimitBuilder};
 use tidegate_http::{KeyBy, RateLimit, RequestLimit};
-use tidegate_server::http::{Api, KEY_MAX, LimitInWords, QUESTION_MAX, router};
+use tidegate_server::http::{Api, KEY_MAX, LimitInWords, QUESTION_MAX, QUESTION_TIME_MAX, router};
 use tower::ServiceExt as _;
 
 struct Server {
@@ -226,6 +230,59 @@ async fn what_is_reserved_is_settled_also_after_the_limits_were_read_again() {
     let _replaced = server.limits.replace(Server::limits("10/s burst 100")).unwrap();
     assert_eq!(server.ask("/v1/cancel", json!({"id": id})).await.status, 200);
     assert_eq!(server.left("ann")[1], 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_whose_end_does_not_come_is_given_up() {
+    /// The beginning of a question, and nothing after it.
+    struct Endless(Option<Bytes>);
+
+    impl HttpBody for Endless {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.take().map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part)))))
+        }
+    }
+
+    let server = Server::new(None);
+    for path in ["/v1/check", "/v1/reserve", "/v1/settle", "/v1/cancel"] {
+        let came = tokio::time::Instant::now();
+        let answer = server.post(path, Body::new(Endless(Some(Bytes::from("{"))))).await;
+        assert_eq!((answer.status, answer.detail()), (408, "a question has to come within 60 s"));
+        assert!(came.elapsed() >= QUESTION_TIME_MAX);
+    }
+}
+
+#[tokio::test]
+async fn a_question_may_come_byte_by_byte_and_not_be_longer_for_it() {
+    /// A body of parts of one byte.
+    struct Bytewise(Bytes);
+
+    impl HttpBody for Bytewise {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let is_left = !self.0.is_empty();
+            Poll::Ready(is_left.then(|| Ok(Frame::data(self.0.split_to(1)))))
+        }
+    }
+
+    let server = Server::new(None);
+    let question = json!({"limit": "calls", "key": "ann"}).to_string();
+    for (spaces, status) in [(0, 200), (QUESTION_MAX - question.len(), 200), (QUESTION_MAX, 413)] {
+        let body = format!("{question}{}", " ".repeat(spaces));
+        let answer = server.post("/v1/check", Body::new(Bytewise(body.into()))).await;
+        assert_eq!(answer.status, status, "{spaces}");
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
-use super::impatient::Impatient;
+use super::impatient::{Impatient, ImpatientBody};
 
 /// Connections at one time; further ones wait in the system's backlog. An idle connection takes about 10 KB and one with
 /// a long head or unread answers [`MAX_BUFFER`] twice, so all of them take 650 MB in the worst case.
@@ -37,6 +37,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take to read before more can be written to it. It is the same as for its heads, and for the same
 /// reasons: a client that does not read its answers holds its place as one that does not ask.
 const WRITE_TIMEOUT: Duration = HEAD_TIMEOUT;
+
+/// How long a client may take for the next part of a body: as for a head, or a client that never sends the rest of a body would
+/// hold its place for ever.
+const BODY_TIMEOUT: Duration = HEAD_TIMEOUT;
 
 /// The pause after a connection could not be taken, since the reason (no file descriptor is free) needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -120,8 +124,9 @@ async fn accept(
 fn call(
     mut router: Router,
     peer: SocketAddr,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response, Infallible>> {
+    let mut request = request.map(|body| ImpatientBody::new(body, BODY_TIMEOUT));
     request.extensions_mut().insert(ConnectInfo(peer));
     router.call(request)
 }

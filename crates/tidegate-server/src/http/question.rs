@@ -4,14 +4,21 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::http::StatusCode;
 use axum::response::Response;
+use http_body_util::BodyExt as _;
 use serde::de::{DeserializeOwned, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use super::answer::problem;
-use super::{EXPIRES_MAX, KEY_MAX, LIMITS_MAX, QUESTION_MAX};
+use super::{EXPIRES_MAX, KEY_MAX, LIMITS_MAX, QUESTION_MAX, QUESTION_TIME_MAX};
+
+/// The bytes of a question of which there can be one on each connection. Larger ones, those of many limits, have to have one of
+/// [`LARGE_MAX`](super::LARGE_MAX) places.
+const SMALL: usize = 4096;
 
 /// How long a call stays reserved when it is not said.
 const EXPIRES: u64 = 60_000;
@@ -33,7 +40,7 @@ pub(super) struct Named {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object, {\"limit\": …}")]
 struct Question {
     #[serde(default, deserialize_with = "said")]
     limit: Option<String>,
@@ -120,8 +127,8 @@ pub(super) struct Settled {
 }
 
 impl Asked {
-    pub(super) async fn read(body: Body) -> Result<Self, Box<Response>> {
-        let question: Question = read(body).await?;
+    pub(super) async fn read(body: Body, large: &Semaphore) -> Result<Self, Box<Response>> {
+        let question: Question = read(body, large).await?;
         let checks = match (question.limit, question.checks) {
             (Some(limit), None) => vec![Check { limit, key: question.key, cost: question.cost }],
             (None, Some(checks)) if question.key.is_none() && question.cost.is_none() => checks,
@@ -157,8 +164,8 @@ impl Named {
 
 impl Settled {
     /// Reads it, with costs or without.
-    pub(super) async fn read(body: Body, has_costs: bool) -> Result<Self, Box<Response>> {
-        let settled: Self = read(body).await?;
+    pub(super) async fn read(body: Body, large: &Semaphore, has_costs: bool) -> Result<Self, Box<Response>> {
+        let settled: Self = read(body, large).await?;
         match (has_costs, settled.cost.is_some(), settled.costs.is_some()) {
             (true, true, false) | (true, false, true) | (false, false, false) => Ok(settled),
             (true, ..) => Err(wrong("say the `cost` of the call, or its `costs`: {\"LIMIT\": N, …}")),
@@ -180,12 +187,51 @@ impl Settled {
     }
 }
 
-async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Box<Response>> {
-    let Ok(bytes) = axum::body::to_bytes(body, QUESTION_MAX).await else {
-        let text = format!("a question has at most {QUESTION_MAX} bytes");
-        return Err(Box::new(problem(StatusCode::PAYLOAD_TOO_LARGE, &text)));
+async fn read<T: DeserializeOwned>(body: Body, large: &Semaphore) -> Result<T, Box<Response>> {
+    // The place of a large one is held until it is read.
+    let (bytes, _place) = match timeout(QUESTION_TIME_MAX, collect(body, large)).await {
+        Ok(Ok(collected)) => collected,
+        Ok(Err(Broken::TooLong)) => {
+            let text = format!("a question has at most {QUESTION_MAX} bytes");
+            return Err(Box::new(problem(StatusCode::PAYLOAD_TOO_LARGE, &text)));
+        }
+        Ok(Err(Broken::Off)) | Err(_) => {
+            let text = format!("a question has to come within {} s", QUESTION_TIME_MAX.as_secs());
+            return Err(Box::new(problem(StatusCode::REQUEST_TIMEOUT, &text)));
+        }
     };
     serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("the JSON is not understood: {error}")))
+}
+
+/// Why a question is not whole.
+enum Broken {
+    TooLong,
+    /// Its rest does not come.
+    Off,
+}
+
+/// The bytes of a question. Each part is copied, as it would keep the buffer that it was read into: a question that comes byte by
+/// byte would take many times its size.
+async fn collect(
+    mut body: Body,
+    large: &Semaphore,
+) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Broken> {
+    if body.size_hint().lower() > QUESTION_MAX as u64 {
+        return Err(Broken::TooLong);
+    }
+    let (mut bytes, mut place) = (Vec::new(), None);
+    while let Some(frame) = body.frame().await {
+        let Ok(part) = frame.map_err(|_| Broken::Off)?.into_data() else { continue };
+        let len = bytes.len() + part.len();
+        if len > QUESTION_MAX {
+            return Err(Broken::TooLong);
+        }
+        if len > SMALL && place.is_none() {
+            place = Some(large.acquire().await.map_err(|_| Broken::Off)?);
+        }
+        bytes.extend_from_slice(&part);
+    }
+    Ok((bytes, place))
 }
 
 fn wrong(text: &str) -> Box<Response> {
