@@ -332,6 +332,12 @@ async fn a_proxy_is_told_about_the_request_that_it_asks_about() {
     // A client that says it speaks gRPC is refused as others are: in its own form that would be 200.
     let grpc = [ann[0], ("content-type", "application/grpc")];
     assert_eq!(server.send(ask("/v1/auth", &grpc)).await.status, 429);
+    // Signs that proxies let pass and that are not right in an address.
+    for uri in ["/<b>", "/a?q=\"`", "/a b", "/^{|}\\"] {
+        let bob = [("x-account", "bob"), ("x-forwarded-uri", uri)];
+        server.clock.advance(Duration::from_secs(1000));
+        assert_eq!(server.send(ask("/v1/auth?refuse=403", &bob)).await.status, 200, "{uri}");
+    }
     for (path, fields) in [
         ("/v1/auth?refuse=200", &[][..]),
         ("/v1/auth?refuse=x", &[]),

@@ -6,6 +6,7 @@
 //! does, asks for it: `/v1/auth?refuse=403`.
 
 use std::convert::Infallible;
+use std::fmt::Write as _;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -105,7 +106,11 @@ async fn refused_with(status: StatusCode, response: Response) -> Response {
 fn original(headers: &HeaderMap) -> Result<(Option<Method>, Option<Uri>), &'static str> {
     let method = headers.get("x-forwarded-method").map(|method| Method::from_bytes(method.as_bytes()));
     let method = method.transpose().map_err(|_| "X-Forwarded-Method is no method")?;
-    let uri = headers.get("x-forwarded-uri").map(|uri| Uri::try_from(uri.as_bytes()));
+    let uri = headers.get("x-forwarded-uri").map(|uri| {
+        // Proxies let signs pass that are not right in an address, as `<` and letters that are not ASCII: those are escaped.
+        let uri = uri.as_bytes();
+        Uri::try_from(uri).or_else(|_| Uri::try_from(escaped(uri)))
+    });
     // A word alone is the name of a host, and has no path.
     let uri = uri.map(|uri| uri.ok().filter(|uri| !uri.path().is_empty()));
     match uri {
@@ -113,6 +118,19 @@ fn original(headers: &HeaderMap) -> Result<(Option<Method>, Option<Uri>), &'stat
         Some(uri) => Ok((method, uri)),
         None => Ok((method, None)),
     }
+}
+
+/// An address whose signs are all right in one (RFC 3986, 2.1 and 2.2).
+fn escaped(uri: &[u8]) -> String {
+    uri.iter().fold(String::with_capacity(uri.len() * 3), |mut text, &byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a text does not fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+        text
+    })
 }
 
 /// The status of refusals that is asked for. Other parts of a query are the client's, which some proxies keep.
