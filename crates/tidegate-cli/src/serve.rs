@@ -30,6 +30,7 @@ use tidegate::{Kind, Limit, Mode, Quota};
 use tidegate_http::RateLimit;
 use tidegate_http::identity::{ClientIdentity, TrustedProxies};
 use tidegate_http::layer::{Key, RateLimitBuilder};
+use tidegate_server::http::ask_token;
 use tidegate_server::resp::Checks;
 use tidegate_server::rls::Rls;
 use tokio::net::TcpListener;
@@ -120,7 +121,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = time_above_zero, requires = "store", help_heading = "Sharing")]
     store_deadline: Duration,
 
-    /// The file whose first line is the token that is asked for at /v1, as Authorization: Bearer TOKEN [default: none is]
+    /// The file whose first line is the token that is asked for at all paths, as Authorization: Bearer TOKEN [default: none is]
     #[arg(long, value_name = "FILE", conflicts_with = "upstream")]
     token_file: Option<PathBuf>,
 
@@ -317,7 +318,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let mut router = router(&layer, upstream);
     if args.upstream.is_none() {
-        router = router.merge(api::routes(&layer, &limits.in_force, args.token_file.as_deref())?);
+        let token = args.token_file.as_deref().map(|path| secret::text(path, "the token")).transpose()?;
+        let token: Option<Arc<str>> = token.map(Into::into);
+        if let Some(token) = &token {
+            router = ask_token(router, Arc::clone(token));
+        }
+        router = router.merge(api::routes(&layer, &limits.in_force, token));
     }
     let result = runtime.block_on(serve(args, (limits, stamp), (&layer, rls, router), reloads, &settings));
     // Whoever is not answered by now has been waited for.
@@ -361,7 +367,7 @@ const fn open_to(args: &Args) -> &'static str {
     match (&args.upstream, &args.token_file) {
         (Some(_), _) => "",
         (None, None) => ", and ask at /v1 without a token",
-        (None, Some(_)) => ", and at /v1 who has the token",
+        (None, Some(_)) => " who have the token",
     }
 }
 

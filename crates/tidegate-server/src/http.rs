@@ -106,8 +106,9 @@ struct Desk {
 /// The routes of the API. Other paths are not answered by it.
 pub fn router(api: Api) -> Router {
     let auth = auth::service(&api.limits);
+    let token = api.token.clone();
     let desk = Desk { api, reserved: Arc::default(), large: Arc::new(Semaphore::new(LARGE_MAX)) };
-    Router::new()
+    let router = Router::new()
         .route("/v1/check", post(check))
         .route("/v1/reserve", post(reserve))
         .route("/v1/settle", post(settle))
@@ -115,18 +116,28 @@ pub fn router(api: Api) -> Router {
         .route("/v1/limits", get(limits))
         .route("/v1/openapi.json", get(openapi))
         .method_not_allowed_fallback(async || problem(StatusCode::METHOD_NOT_ALLOWED, "see /v1/openapi.json"))
-        .with_state(desk.clone())
+        .with_state(desk)
         .route("/v1/auth", any(move |request: Request| auth::ask(auth.clone(), request)))
-        .route("/v1/{*other}", any(async || problem(StatusCode::NOT_FOUND, "see /v1/openapi.json")))
-        .layer(from_fn_with_state(desk, token))
+        .route("/v1/{*other}", any(async || problem(StatusCode::NOT_FOUND, "see /v1/openapi.json")));
+    match token {
+        Some(token) => ask_token(router, token),
+        None => router,
+    }
+}
+
+/// The same routes, for who has the token: what else is served under the limits needs it as well, as whoever is served there
+/// spends tokens.
+pub fn ask_token(router: Router, token: Arc<str>) -> Router {
+    router.layer(from_fn_with_state(token, has_token))
 }
 
 /// Lets who has the token pass.
-async fn token(State(desk): State<Desk>, request: Request, next: Next) -> Response {
-    let Some(token) = &desk.api.token else { return next.run(request).await };
+async fn has_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
-    if is_same(given, token.as_bytes()) {
+    // The name of a scheme may be in capitals or not (RFC 9110, 11.1).
+    let given = given.split_at_checked(b"Bearer ".len());
+    let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer ")).map(|(_, token)| token);
+    if is_same(given.unwrap_or_default(), token.as_bytes()) {
         return next.run(request).await;
     }
     let mut response =

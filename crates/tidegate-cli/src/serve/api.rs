@@ -1,6 +1,5 @@
 //! The decisions that others ask for: `/v1` at the address of `--listen`.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
@@ -9,7 +8,6 @@ use tidegate_server::http::{Api, KeyOf, LimitInWords, router};
 
 use super::key::key;
 use super::layer::words;
-use super::secret;
 use crate::check::described;
 use crate::limits::FileLimit;
 
@@ -54,8 +52,7 @@ pub(super) fn key_of(in_force: &InForce) -> KeyOf {
 }
 
 /// The routes that decide by this layer, for who has the token in the file, if there is one.
-pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>) -> anyhow::Result<Router> {
-    let token = token.map(|path| secret::text(path, "the token")).transpose()?;
+pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<Arc<str>>) -> Router {
     let of_words = in_force.clone();
     let in_words = move || {
         let line = |line: &str| line.trim().to_owned();
@@ -65,10 +62,5 @@ pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<&Path>
         };
         of_words.get().iter().map(of).collect()
     };
-    Ok(router(Api {
-        limits: layer.clone(),
-        key_of: key_of(in_force),
-        words: Arc::new(in_words),
-        token: token.map(Into::into),
-    }))
+    router(Api { limits: layer.clone(), key_of: key_of(in_force), words: Arc::new(in_words), token })
 }

@@ -31,7 +31,15 @@ pub(super) fn bytes(path: &Path, what: &str) -> anyhow::Result<Box<[u8]>> {
 /// As [`bytes`], where it has to be text.
 pub(super) fn text(path: &Path, what: &str) -> anyhow::Result<String> {
     let bytes = bytes(path, what)?;
-    String::from_utf8(bytes.into_vec()).map_err(|_| {
-        Hint::error(format!("{what} in {} is no text", path.display()), "write letters, digits and marks")
-    })
+    let wrong = |how: &str| {
+        Hint::error(format!("{what} in {} {how}", path.display()), "write letters, digits and marks")
+    };
+    let text = String::from_utf8(bytes.into_vec()).map_err(|_| wrong("is no text"))?;
+    // Fields of HTTP lose the spaces around them, and a mark of the order of bytes is not seen.
+    if text.trim() != text || text.chars().any(|c| c.is_control() || c == '\u{feff}') {
+        return Err(wrong(
+            "has spaces around it or a sign that is not seen, so that no client could send it",
+        ));
+    }
+    Ok(text)
 }

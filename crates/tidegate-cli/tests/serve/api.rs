@@ -100,8 +100,12 @@ fn a_token_is_asked_for_where_there_is_one() {
     let server = Server::start(&["--limit", "1/h", "--key", "none", "--token-file", file.path()]);
     assert_eq!(ask(&server, "GET", "/v1/limits", "", "").status, 401);
     assert_eq!(ask(&server, "GET", "/v1/limits", "authorization: Bearer secret\r\n", "").status, 200);
-    // Other paths are those that are limited.
-    assert_eq!(server.ask("GET", "").status, 200);
+    // Whoever is served at another path spends the same tokens.
+    for path in ["/", "/V1/check", "//v1/check", "/v1", "/v1/"] {
+        assert_eq!(ask(&server, "GET", path, "", "").status, 401, "{path}");
+    }
+    let ask_with = |path| ask(&server, "GET", path, "authorization: bearer secret\r\n", "").status;
+    assert_eq!(["/", "/"].map(ask_with), [200, 429]);
 }
 
 #[test]
@@ -126,9 +130,11 @@ fn who_lets_other_machines_ask_without_a_token_is_warned() {
 #[test]
 fn wrong_use_is_one_line_that_says_what_to_do() {
     let empty = File::new("api-empty-token", "\n");
+    let spaced = File::new("api-spaced-token", "secret \n");
     for (flags, said) in [
         (["--token-file", "/nowhere/token"], "error: cannot read /nowhere/token: "),
         (["--token-file", empty.path()], "error: there is no token in "),
+        (["--token-file", spaced.path()], "error: the token in "),
     ] {
         let all: Vec<&str> = ["serve", "--limit", "1/s"].into_iter().chain(flags).collect();
         let failed = output(&all);
