@@ -12,12 +12,12 @@ mod log;
 mod observer;
 mod reload;
 mod resp;
+mod said;
 mod secret;
 #[cfg(unix)]
 mod service_manager;
 mod store;
 
-use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +50,7 @@ use grpc::Descriptors;
 use key::KeyWord;
 use observer::Observer;
 use reload::{Reloader, Reloads};
+use said::{say, wait_until_said};
 use store::{SharedStore, Without};
 
 /// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
@@ -419,15 +420,15 @@ async fn serve(
         }
         _ => None,
     };
-    say(&format!("listening on http://{address}\n{settings}"))?;
+    say(&format!("listening on http://{address}\n{settings}"));
     if let Some((at, _)) = &admin {
-        say(&format!("admin on http://{at}"))?;
+        say(&format!("admin on http://{at}"));
     }
     if let Some(resp) = &resp {
-        say(&resp.said())?;
+        say(&resp.said());
     }
     if let Some(grpc) = &grpc {
-        say(&grpc.said())?;
+        say(&grpc.said());
     }
     tracing::info!(%address, admin = admin.as_ref().map(|(at, _)| tracing::field::display(at)), settings, "started");
     #[cfg(unix)]
@@ -449,13 +450,14 @@ async fn serve(
     let counts = layer.counts();
     let (allowed, rejected) = (counts.allowed, counts.rejected + counts.shed);
     tracing::info!(requests = allowed + rejected, allowed, rejected, "stopped");
-    say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected))?;
+    say(&format!("stopped: {} requests, {allowed} allowed, {rejected} rejected", allowed + rejected));
     if let Some(resp) = commands {
-        say(&resp::said_at_the_end(&resp))?;
+        say(&resp::said_at_the_end(&resp));
     }
     if let Some(rls) = asked {
-        say(&grpc::said_at_the_end(&rls))?;
+        say(&grpc::said_at_the_end(&rls));
     }
+    wait_until_said();
     Ok(Outcome::Fine)
 }
 
@@ -475,11 +477,4 @@ fn serve_admin(listener: TcpListener, router: Router, board: &Arc<Board>) -> Joi
 /// Reads a number of keys.
 fn keys(text: &str) -> Result<u64, String> {
     whole_within(text, 1..=16_777_216)
-}
-
-/// Writes to stdout at once, also into a pipe: whoever started the server waits for the line.
-fn say(line: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{line}")?;
-    stdout.flush()
 }

@@ -10,7 +10,8 @@ use tidegate_http::RateLimit;
 use tidegate_http::layer::Replaced;
 use tidegate_server::rls::Rls;
 
-use super::{Built, Limits, say};
+use super::said::say;
+use super::{Built, Limits};
 use crate::fault::warn;
 use crate::http_server::signals::Hangups;
 
@@ -77,9 +78,8 @@ impl Reloader {
         match self.replace() {
             Ok(replaced) => {
                 self.reloads.ok.fetch_add(1, Ordering::Relaxed);
-                // Whether somebody reads it changes nothing.
                 let limits = in_words(&replaced);
-                let _ = say(&format!("reloaded {file}: {limits}"));
+                say(&format!("reloaded {file}: {limits}"));
                 tracing::info!(%file, limits, "reloaded");
             }
             Err(error) => {

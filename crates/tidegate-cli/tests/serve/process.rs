@@ -51,6 +51,12 @@ impl Running {
         Self { child, lines, warnings }
     }
 
+    /// One whose lines are read elsewhere.
+    pub(crate) fn of(child: Child) -> Self {
+        let nothing = || mpsc::channel().1;
+        Self { child, lines: nothing(), warnings: nothing() }
+    }
+
     pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).unwrap()
     }
@@ -83,7 +89,7 @@ impl Running {
 }
 
 /// The lines of a stream, as they come.
-fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
+pub(crate) fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     let stream = BufReader::new(stream);
     thread::spawn(move || stream.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));

@@ -2,9 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::limits::File;
 use super::process::*;
 
 /// The memory of a process that is in use, in KiB.
@@ -150,4 +152,54 @@ fn a_hundred_thousand_clients_take_no_more_memory_than_a_few() {
         .filter(|&status| status == 200);
     assert_eq!(held.count(), 3);
     is_well(server);
+}
+
+/// Whoever starts a server may read its first line and no other.
+#[test]
+fn what_is_said_and_not_read_holds_up_nothing() {
+    // Forty lines of it are more than a pipe has room for.
+    let limit = |n: usize| format!("[[limit]]\nname = \"{n}-{}\"\nquota = \"1/s\"\n", "long".repeat(15));
+    let file = File::new("not-read", &(0..50).map(limit).collect::<String>());
+    for is_closed in [false, true] {
+        let args =
+            ["serve", "--listen", "127.0.0.1:0", "--limits", file.path(), "--keys", "64", "--log", "text"];
+        let mut child = tidegate(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = Some(BufReader::with_capacity(64, child.stdout.take().unwrap()));
+        let mut first = String::new();
+        stdout.as_mut().unwrap().read_line(&mut first).unwrap();
+        assert!(first.starts_with("listening on "), "{first}");
+        if is_closed {
+            stdout = None;
+        }
+        let told = lines_of(child.stderr.take().unwrap());
+        let until = |what: &str| while !told.recv_timeout(PATIENCE).unwrap().contains(what) {};
+        let mut running = Running::of(child);
+        until("started");
+        for _ in 0..40 {
+            running.signal("-HUP");
+            until("reloaded");
+        }
+        running.signal("-TERM");
+        assert_eq!(running.exit_code(), Some(0), "closed: {is_closed}");
+        drop(stdout);
+    }
+}
+
+#[test]
+fn a_server_that_is_ended_says_how_many_connections_were_left() {
+    let mut server = Server::start(&["--limit", "10/s"]);
+    let mut slow = connect(&server);
+    slow.write_all(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{").unwrap();
+    // Connections are taken in their order.
+    assert_eq!(server.ask("GET", "").status, 200);
+    server.running.signal("-TERM");
+    let start = Instant::now();
+    while TcpStream::connect(&server.address).is_ok() {
+        assert!(start.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(1));
+    }
+    server.running.signal("-TERM");
+    assert_eq!(server.running.exit_code(), Some(0));
+    let warning = "warning: cut off by a second signal: 1 HTTP connection";
+    assert_eq!(server.running.warnings(), [warning]);
 }
