@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tidegate::{Decision, Quota};
-use tidegate_redis::{Answer, Made, OnFailure, SharedLimiter, Store};
+use tidegate_redis::{Answer, Error, Made, OnFailure, SharedLimiter, Store};
 use tokio::runtime::{Builder, Handle};
 
 use self::places::{Entered, StorePlaces};
@@ -43,14 +43,25 @@ pub(crate) async fn connect(
     let builder = Store::builder(url).deadline(deadline);
     let store = match (builder.clone().connect().await, without_it) {
         (Ok(store), _) => store,
-        (Err(error @ tidegate_redis::Error::Connect { .. }), Some(without_it)) => {
-            warn(&format!("{error}; {without_it}"));
+        // What its text says to do is for who writes a program.
+        (Err(Error::Connect { address, fault }), without_it) => {
+            let text = format!("cannot use the store at {address}: {fault}");
+            let Some(without_it) = without_it else {
+                return Err(Hint::error(
+                    text,
+                    "start it, or name a server that runs, as in redis://USER:PASSWORD@HOST:PORT/DB#NAME",
+                ));
+            };
+            warn(&format!("{text}; {without_it}"));
             builder.connect_later()?
+        }
+        (Err(error @ Error::OutOfRange { .. }), _) => {
+            return Err(Hint::error(error.to_string(), "give --store-deadline another time"));
         }
         (Err(error), _) => {
             return Err(Hint::error(
                 error.to_string(),
-                "name a server that runs, as in redis://USER:PASSWORD@HOST:PORT/DB#NAME",
+                "name a server as in redis://USER:PASSWORD@HOST:PORT/DB#NAME",
             ));
         }
     };

@@ -144,7 +144,24 @@ fn a_store_that_is_away_at_the_start_is_an_error_only_where_requests_would_be_re
     };
     let failed = start("closed");
     assert_eq!(failed.status.code(), Some(2));
-    assert!(stderr(&failed).starts_with("error: cannot use the store at 127.0.0.1:"), "{}", stderr(&failed));
+    let told = stderr(&failed);
+    assert!(told.starts_with("error: cannot use the store at 127.0.0.1:"), "{told}");
+    // What to do is for who starts the server, and not for who writes one.
+    assert!(told.contains("hint: start it, or name a server") && !told.contains("connect_later"), "{told}");
+    let late = [
+        "serve",
+        "--limit",
+        "1/s",
+        "--store",
+        &store,
+        "--without-store",
+        "closed",
+        "--store-deadline",
+        "2min",
+    ];
+    let failed = output(&late);
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(stderr(&failed).ends_with("\nhint: give --store-deadline another time\n"), "{}", stderr(&failed));
     let server = Server::start(&[
         "--limit",
         "1/h",
