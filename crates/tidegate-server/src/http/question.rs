@@ -216,9 +216,11 @@ async fn collect(
     mut body: Body,
     large: &Semaphore,
 ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Broken> {
-    if body.size_hint().lower() > QUESTION_MAX as u64 {
+    let size = body.size_hint();
+    if size.lower() > QUESTION_MAX as u64 {
         return Err(Broken::TooLong);
     }
+    let size = size.exact().and_then(|size| usize::try_from(size).ok()).unwrap_or(QUESTION_MAX);
     let (mut bytes, mut place) = (Vec::new(), None);
     while let Some(frame) = body.frame().await {
         let Ok(part) = frame.map_err(|_| Broken::Off)?.into_data() else { continue };
@@ -228,6 +230,8 @@ async fn collect(
         }
         if len > SMALL && place.is_none() {
             place = Some(large.acquire().await.map_err(|_| Broken::Off)?);
+            // Once: one that grows takes twice as much.
+            bytes.reserve_exact(size.saturating_sub(bytes.len()));
         }
         bytes.extend_from_slice(&part);
     }
