@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use axum::routing::get;
+use axum::body::Bytes;
+use axum::http::{StatusCode, header::CONTENT_TYPE};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
 use clap::{Parser, Subcommand};
 use tidegate_http::RateLimit;
 use tower_governor::GovernorLayer;
@@ -34,6 +37,9 @@ struct Cli {
     /// Over how many connections
     #[arg(long, default_value = "64")]
     connections: u32,
+    /// Ask for decisions at /v1/check, beside an echo of the same question
+    #[arg(long)]
+    decisions: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +60,20 @@ const SERVERS: [(&str, &str); 7] = [
     ("tidegate serve", "rejects"),
 ];
 
+/// With `--decisions`: who answers JSON to JSON.
+const DECIDERS: [(&str, &str); 2] = [("axum", "echo"), ("tidegate serve", "/v1/check")];
+
+/// The limit that is asked.
+const LIMITS: &str = "\
+[[limit]]\nname = \"calls\"\nkey = \"header:x-account\"\nquota = \"1000000/s burst 1000000\"\n";
+
+/// A question about it, as wrk sends it.
+const QUESTION: &str = r#"
+wrk.method = "POST"
+wrk.headers["content-type"] = "application/json"
+wrk.body = '{"limit": "calls", "key": "ann", "cost": 1}'
+"#;
+
 /// What wrk measured.
 #[derive(Debug, Clone, Copy)]
 struct Load {
@@ -72,9 +92,10 @@ fn main() -> Result<()> {
             .build()?
             .block_on(serve(peer, limit));
     }
+    let servers = if cli.decisions { &DECIDERS[..] } else { &SERVERS };
     let mut loads: BTreeMap<usize, Vec<Load>> = BTreeMap::new();
     for round in 1..=cli.rounds {
-        for (index, (peer, limit)) in SERVERS.into_iter().enumerate() {
+        for (index, (peer, limit)) in servers.iter().copied().enumerate() {
             eprintln!("round {round} of {}: {peer}, {limit}", cli.rounds);
             let load = ask(&cli, peer, limit).with_context(|| format!("{peer}, {limit}"))?;
             loads.entry(index).or_default().push(load);
@@ -93,7 +114,7 @@ fn main() -> Result<()> {
         "refused"
     );
     let base = |of: fn(&Load) -> f64| spread(loads[&0].iter().map(of)).0;
-    for (index, (peer, limit)) in SERVERS.into_iter().enumerate() {
+    for (index, (peer, limit)) in servers.iter().copied().enumerate() {
         let of = |of: fn(&Load) -> f64| spread(loads[&index].iter().map(of));
         let (rate, cpu, p99) = (of(|load| load.per_second), of(|load| load.cpu_us), of(|load| load.p99_us));
         let (range, wait) =
@@ -129,6 +150,8 @@ impl Drop for Server {
 /// Starts a server on the first processor and asks it from the second.
 fn ask(cli: &Cli, peer: &str, limit: &str) -> Result<Load> {
     let own = std::env::current_exe()?;
+    let (limits, question) =
+        (own.with_file_name("bench-limits.toml"), own.with_file_name("bench-question.lua"));
     let mut command = Command::new("taskset");
     command.args(["-c", "0"]);
     if peer == "tidegate serve" {
@@ -137,7 +160,13 @@ fn ask(cli: &Cli, peer: &str, limit: &str) -> Result<Load> {
             bail!("{} is not there; run `cargo build --release` first", program.display());
         }
         let quota = if limit == "rejects" { "1/hour" } else { "1000000/s burst 1000000" };
-        command.arg(program).args(["serve", "--listen", "127.0.0.1:0", "--quota", quota]);
+        command.arg(program).args(["serve", "--listen", "127.0.0.1:0"]);
+        if cli.decisions {
+            std::fs::write(&limits, LIMITS)?;
+            command.arg("--limits").arg(&limits);
+        } else {
+            command.args(["--quota", quota]);
+        }
     } else {
         command.arg(own).args(["serve", peer, limit]);
     }
@@ -146,12 +175,18 @@ fn ask(cli: &Cli, peer: &str, limit: &str) -> Result<Load> {
     // Kept until the end, as a server that cannot say that it listens stops.
     let mut stdout = BufReader::new(server.0.stdout.take().context("no stdout")?);
     stdout.read_line(&mut line)?;
-    let url = line.trim().trim_start_matches("listening on ").to_owned() + "/";
+    let mut url = line.trim().trim_start_matches("listening on ").to_owned() + "/";
+    let mut script = Vec::new();
+    if cli.decisions {
+        url.push_str("v1/check");
+        std::fs::write(&question, QUESTION)?;
+        script.extend(["-s", question.to_str().context("the folder has no name in UTF-8")?]);
+    }
     let (seconds, connections) = (format!("{}s", cli.seconds), cli.connections.to_string());
     // A second that is not counted: connections open, pages are touched.
-    wrk(&["-d", "1s", "-c", &connections, &url])?;
+    wrk(&[&script[..], &["-d", "1s", "-c", &connections, &url]].concat())?;
     let before = cpu_seconds(server.0.id())?;
-    let text = wrk(&["-d", &seconds, "-c", &connections, "--latency", &url])?;
+    let text = wrk(&[&script[..], &["-d", &seconds, "-c", &connections, "--latency", &url]].concat())?;
     read(&text, cpu_seconds(server.0.id())? - before)
 }
 
@@ -192,8 +227,15 @@ fn read(text: &str, cpu_seconds: f64) -> Result<Load> {
     Ok(Load { per_second, p99_us: p99[..split].parse::<f64>()? * unit, refused, cpu_us })
 }
 
+/// Reads JSON and writes it again.
+async fn echo(body: Bytes) -> Result<impl IntoResponse, StatusCode> {
+    let json: serde_json::Value = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let bytes = serde_json::to_vec(&json).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(([(CONTENT_TYPE, "application/json")], bytes))
+}
+
 async fn serve(peer: &str, limit: &str) -> Result<()> {
-    let app = Router::new().route("/", get(async || "allowed\n"));
+    let app = Router::new().route("/", get(async || "allowed\n")).route("/v1/check", post(echo));
     let rejects = limit == "rejects";
     let app = match peer {
         "axum" => app,
