@@ -18,7 +18,7 @@ use super::observe::{Observed, ObserverFn};
 use super::places::Places;
 use super::respond::{IN_FLIGHT, IN_FLIGHT_PER_KEY};
 use super::sharing::Sharing;
-use crate::fields::{NameError, Unit, write_policy};
+use crate::fields::{NameError, Unit};
 use crate::identity::ClientIdentity;
 
 /// Why a layer cannot be built.
@@ -484,9 +484,7 @@ impl RateLimitBuilder {
             sharing: self.sharing,
             counters: previous.map(|desk| Arc::clone(&desk.counters)).unwrap_or_default(),
         };
-        let advertised = desk.advertised(|_| 0);
-        let policy_field = write_policy(&advertised)?;
-        desk.policy_field = (self.fields && !advertised.is_empty()).then_some(policy_field);
+        desk.policy_field = desk.advertised(|_| 0).filter(|_| self.fields);
         Ok((desk, changes))
     }
 }

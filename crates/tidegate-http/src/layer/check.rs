@@ -3,14 +3,17 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate::shared::{Made, OnFailure, SharedCall, Told, Unanswered};
 use tidegate::{Decision, Mode, Receipt};
 
-use super::desk::{Ask, Charges, Desk, Verdict};
+use super::desk::{Ask, Charges, Desk, Few, Verdict};
 use super::key::Key;
+use super::limit::Entry;
 use super::observe::How;
+use super::respond::Stamp;
+use super::sharing::Sharing;
 use super::{Outcome, RateLimit, Shared};
 use crate::fields::{RETRY_AFTER_MS, whole_ms, whole_seconds};
 
@@ -120,7 +123,12 @@ impl RateLimit {
     ///
     /// A name that no limit has, a key that is there twice in a limit, and no name at all. Then nothing is charged.
     pub async fn check(&self, takes: &[Take<'_>], charge: bool) -> Result<Checked, CheckError> {
-        Ok(self.decide(takes, charge).await?.0)
+        let desk = self.shared.desk.load_full();
+        match &desk.sharing {
+            None => desk.decide_here(takes, charge, false),
+            // In a box: where nobody is waited for there is no need for the room that it takes.
+            Some(sharing) => Box::pin(desk.decide_there(sharing, takes, charge)).await,
+        }
     }
 
     /// Decides a call as [`Self::check`] does, and keeps what it was charged, so that it can be given back.
@@ -138,16 +146,21 @@ impl RateLimit {
         if let Some((_, take)) = again {
             return Err(CheckError::Twice { limit: take.limit.into() });
         }
-        let (checked, mut charges) = self.decide(takes, true).await?;
-        if !checked.is_allowed() || checked.desk.sharing.is_some() {
+        let desk = self.shared.desk.load_full();
+        if let Some(sharing) = &desk.sharing {
+            return Ok((desk.decide_there(sharing, takes, true).await?, None));
+        }
+        let mut checked = desk.decide_here(takes, true, true)?;
+        let mut charges = std::mem::take(&mut checked.verdict.charges);
+        if !checked.is_allowed() {
             return Ok((checked, None));
         }
         let charged_in = |limit: &CheckedLimit| {
-            let index = checked.desk.limits.iter().position(|entry| entry.name == limit.name)?;
+            let index = desk.limits.iter().position(|entry| entry.name == limit.name)?;
             let of_limit = charges.iter().position(|(charged, _)| *charged == index);
             Some(ChargedIn {
                 limit: Arc::clone(&limit.name),
-                era: checked.desk.limits[index].era(),
+                era: desk.limits[index].era(),
                 cost: limit.cost,
                 receipt: of_limit.map(|at| charges.swap_remove(at).1),
             })
@@ -161,49 +174,64 @@ impl RateLimit {
     pub fn gives_back(&self) -> bool {
         self.shared.desk.load().sharing.is_none()
     }
+}
 
-    async fn decide(&self, takes: &[Take<'_>], charge: bool) -> Result<(Checked, Charges), CheckError> {
-        let desk = self.shared.desk.load_full();
-        let asked = desk.named(takes)?;
-        let began = desk.observer.is_some().then(|| desk.now_ns());
-        let mut charges = Charges::new();
-        let mut each = vec![None; asked.len()];
-        let (asks, verdict, made, foremost) = match &desk.sharing {
-            None => {
-                let now;
-                (each, charges, now) = desk.by_tables(&asked, charge);
-                let (asks, foremost) = desk.foremost(&asked, &each);
-                let peek = |limit: usize, cost| Some(desk.limits[limit].peek(&asks[limit], cost, now));
-                let verdict = desk.told(&asks, &foremost, peek);
-                (asks, verdict, None, foremost)
+impl Desk {
+    /// The tables of this process decide a call. `keep` keeps what takes its charges back, in the verdict.
+    fn decide_here(
+        self: &Arc<Self>,
+        takes: &[Take<'_>],
+        charge: bool,
+        keep: bool,
+    ) -> Result<Checked, CheckError> {
+        let asked = self.named(takes)?;
+        let began = self.observer.is_some().then(|| self.now_ns());
+        let (each, charges, now) = self.by_tables(&asked, charge, keep);
+        let (asks, foremost) = self.foremost(&asked, &each);
+        let peek = |limit: usize, cost| Some(self.limits[limit].peek(&asks[limit], cost, now));
+        let mut verdict = self.told(&asks, &foremost, peek);
+        verdict.charges = charges;
+        self.note(&asks, &verdict, began, Some(How { made: None, each: &foremost }));
+        Ok(self.checked(asked, &each, verdict, None))
+    }
+
+    /// The buckets that others share decide it, or what stands in for them.
+    async fn decide_there(
+        self: &Arc<Self>,
+        sharing: &Sharing,
+        takes: &[Take<'_>],
+        charge: bool,
+    ) -> Result<Checked, CheckError> {
+        let asked = self.named(takes)?;
+        let began = self.observer.is_some().then(|| self.now_ns());
+        let call = asked.iter().map(|(limit, ask)| self.limits[*limit].take(ask)).collect();
+        let answer = sharing.buckets.decide(SharedCall { takes: call, charge }).await;
+        let each = match (&answer, sharing.on_failure) {
+            (Ok(answer), _) => Few::from_slice(&answer.each),
+            (Err(Unanswered { retry_after }), OnFailure::Local { .. }) => {
+                self.by_own_share(&asked, charge, *retry_after)
             }
-            Some(sharing) => {
-                let takes = asked.iter().map(|(limit, ask)| desk.limits[*limit].take(ask)).collect();
-                match sharing.buckets.decide(SharedCall { takes, charge }).await {
-                    Ok(answer) => {
-                        each = answer.each;
-                        let (asks, foremost) = desk.foremost(&asked, &each);
-                        let verdict = desk.told(&asks, &foremost, |_, _| None);
-                        (asks, verdict, Some(answer.made), foremost)
-                    }
-                    Err(Unanswered { retry_after }) => {
-                        let on_failure = sharing.on_failure;
-                        if matches!(on_failure, OnFailure::Local { .. }) {
-                            each = desk.by_own_share(&asked, charge, retry_after);
-                        }
-                        let (asks, foremost) = desk.foremost(&asked, &each);
-                        let (verdict, made) = match on_failure {
-                            OnFailure::Local { .. } => (desk.told_of_share(&asks, &foremost), Made::Local),
-                            _ => desk.without(&asks, on_failure, retry_after),
-                        };
-                        (asks, verdict, Some(made), foremost)
-                    }
-                }
-            }
+            (Err(_), _) => Few::from_elem(None, asked.len()),
         };
-        desk.note(&asks, &verdict, began, Some(How { made, each: &foremost }));
+        let (asks, foremost) = self.foremost(&asked, &each);
+        let (verdict, made) = match (answer, sharing.on_failure) {
+            (Ok(answer), _) => (self.told(&asks, &foremost, |_, _| None), answer.made),
+            (Err(_), OnFailure::Local { .. }) => (self.told_of_share(&asks, &foremost), Made::Local),
+            (Err(Unanswered { retry_after }), on_failure) => self.without(&asks, on_failure, retry_after),
+        };
+        self.note(&asks, &verdict, began, Some(How { made: Some(made), each: &foremost }));
+        Ok(self.checked(asked, &each, verdict, Some(made)))
+    }
+
+    fn checked(
+        self: &Arc<Self>,
+        asked: Few<(usize, Ask<'_>)>,
+        each: &[Option<Told>],
+        verdict: Verdict,
+        made: Option<Made>,
+    ) -> Checked {
         let limits = asked.into_iter().enumerate().map(|(at, (limit, ask))| {
-            let entry = &desk.limits[limit];
+            let entry = &self.limits[limit];
             let told = each.get(at).copied().flatten();
             CheckedLimit {
                 name: Arc::clone(&entry.name),
@@ -211,18 +239,18 @@ impl RateLimit {
                 decision: told.map(|told| told.decision),
                 left: told.and_then(|told| told.left),
                 capacity: entry.quota(ask.tier).shape.as_ref().map(|shape| shape.capacity),
-                key: ask.key,
+                key: ask.key.into_owned(),
             }
         });
         let (outcome, each) = (verdict.outcome(), limits.collect());
-        Ok((Checked { desk: Arc::clone(&desk), verdict, each, made, outcome }, charges))
+        Checked { desk: Arc::clone(self), verdict, each, made, outcome }
     }
 }
 
 impl Desk {
     /// What is asked of which limits, in the order of the takes.
-    fn named(&self, takes: &[Take<'_>]) -> Result<Vec<(usize, Ask<'static>)>, CheckError> {
-        let mut asked: Vec<(usize, Ask<'static>)> = Vec::with_capacity(takes.len());
+    fn named<'a>(&self, takes: &'a [Take<'_>]) -> Result<Few<(usize, Ask<'a>)>, CheckError> {
+        let mut asked: Few<(usize, Ask<'a>)> = Few::with_capacity(takes.len());
         for take in takes {
             let Some(limit) = self.limits.iter().position(|entry| *entry.name == *take.limit) else {
                 let names: Vec<_> = self.limits.iter().map(|entry| format!("`{}`", entry.name)).collect();
@@ -232,23 +260,23 @@ impl Desk {
             if asked.iter().any(|(other, ask)| *other == limit && ask.key == take.key) {
                 return Err(CheckError::Twice { limit: take.limit.into() });
             }
-            let key = take.key.clone().into_owned();
-            asked.push((limit, Ask { tier: self.limits[limit].place_of(&key), key, cost: take.cost }));
+            let tier = self.limits[limit].place_of(&take.key);
+            asked.push((limit, Ask { key: take.key.borrowed(), tier, cost: take.cost }));
         }
         if asked.is_empty() { Err(CheckError::Nothing) } else { Ok(asked) }
     }
 
     /// What is asked of all limits and what they say: of those with several keys the one that binds, and of those that are not
     /// named nothing.
-    fn foremost(
+    fn foremost<'a>(
         &self,
-        asked: &[(usize, Ask<'static>)],
+        asked: &[(usize, Ask<'a>)],
         each: &[Option<Told>],
-    ) -> (Vec<Ask<'static>>, Vec<Option<Told>>) {
+    ) -> (Few<Ask<'a>>, Few<Option<Told>>) {
         let nothing = |_| Ask { key: Key::everyone(), tier: 0, cost: 0 };
-        let mut asks: Vec<Ask<'static>> = self.limits.iter().map(nothing).collect();
-        let mut foremost: Vec<Option<Told>> = vec![None; self.limits.len()];
-        let mut is_named = vec![false; self.limits.len()];
+        let mut asks: Few<Ask<'a>> = self.limits.iter().map(nothing).collect();
+        let mut foremost: Few<Option<Told>> = Few::from_elem(None, self.limits.len());
+        let mut is_named = Few::from_elem(false, self.limits.len());
         for ((limit, ask), told) in asked.iter().zip(each) {
             let binds = |told: &Told| told.decision;
             let is_first = !std::mem::replace(&mut is_named[*limit], true);
@@ -261,7 +289,12 @@ impl Desk {
     }
 
     /// What the tables of this process say, and what was charged, and when.
-    fn by_tables(&self, asked: &[(usize, Ask<'_>)], charge: bool) -> (Vec<Option<Told>>, Charges, u64) {
+    fn by_tables(
+        &self,
+        asked: &[(usize, Ask<'_>)],
+        charge: bool,
+        keep: bool,
+    ) -> (Few<Option<Told>>, Charges, u64) {
         let is_allowed = |decisions: &[Decision]| {
             let mut each = asked.iter().zip(decisions);
             each.all(|((limit, _), decision)| {
@@ -271,24 +304,35 @@ impl Desk {
         // Whoever charges several limits does it under this lock.
         let running = self.places.lock();
         let now = self.now_ns();
-        let look = |(limit, ask): &(usize, Ask<'_>)| self.limits[*limit].peek(ask, ask.cost, now);
-        let mut decisions: Vec<Decision> = asked.iter().map(look).collect();
-        let mut charges = Charges::new();
-        if charge && is_allowed(&decisions) {
-            for ((limit, ask), decision) in asked.iter().zip(&mut decisions) {
-                let entry = &self.limits[*limit];
-                *decision = entry.check(ask, now);
-                charges.extend(entry.receipt(ask, now, decision).map(|receipt| (*limit, receipt)));
+        let each = |decide: fn(&Entry, &Ask<'_>, u64) -> Decision| -> Few<Decision> {
+            asked.iter().map(|(limit, ask)| decide(&self.limits[*limit], ask, now)).collect()
+        };
+        // One alone is charged by its table or not; of several, each has to allow the call before one is charged.
+        let looks =
+            (!charge || asked.len() > 1).then(|| each(|entry, ask, now| entry.peek(ask, ask.cost, now)));
+        let (decisions, is_charged, charges) = match looks {
+            Some(looks) if !charge || !is_allowed(&looks) => {
+                asked.iter().for_each(|(limit, ask)| self.limits[*limit].carry_over(ask, now));
+                (looks, false, Charges::new())
             }
-            // Requests that a single limit decides are charged without the lock.
-            if !is_allowed(&decisions) {
-                self.take_back(std::mem::take(&mut charges));
+            _ => {
+                let decisions = each(Entry::check);
+                let is_charged = is_allowed(&decisions);
+                let mut charges = Charges::new();
+                if keep || !is_charged {
+                    charges.extend(asked.iter().zip(&decisions).filter_map(|((limit, ask), decision)| {
+                        Some((*limit, self.limits[*limit].receipt(ask, now, decision)?))
+                    }));
+                }
+                // Requests that a single limit decides are charged without the lock.
+                if !is_charged {
+                    self.take_back(std::mem::take(&mut charges));
+                }
+                (decisions, is_charged, charges)
             }
-        } else {
-            asked.iter().for_each(|(limit, ask)| self.limits[*limit].carry_over(ask, now));
-        }
+        };
         let each = asked.iter().zip(decisions).map(|((limit, ask), decision)| {
-            let left = Some(self.limits[*limit].peek(ask, 0, now));
+            let left = Some(self.limits[*limit].left(ask, &decision, is_charged, now));
             Some(Told { decision, left })
         });
         let each = each.collect();
@@ -303,8 +347,8 @@ impl Desk {
         asked: &[(usize, Ask<'_>)],
         charge: bool,
         retry_after: Duration,
-    ) -> Vec<Option<Told>> {
-        let (mut each, _, _) = self.by_tables(asked, charge);
+    ) -> Few<Option<Told>> {
+        let (mut each, _, _) = self.by_tables(asked, charge, false);
         for ((limit, ask), told) in asked.iter().zip(&mut each) {
             let Some(told) = told else { continue };
             told.left = None;
@@ -385,12 +429,41 @@ impl Checked {
     /// Adds what a response says of it: `RateLimit`, `RateLimit-Policy`, and when it is rejected `Retry-After` and
     /// `retry-after-ms`.
     pub fn fields(&self, headers: &mut HeaderMap) {
-        let named = |limit: usize| self.each.iter().any(|each| *each.name == *self.desk.limits[limit].name);
-        self.desk.stamp_named(&self.verdict, named).apply_to(headers);
-        if let Some(wait) = self.retry_after() {
-            headers.insert(RETRY_AFTER, whole_seconds(wait).into());
-            headers.insert(RETRY_AFTER_MS, whole_ms(wait).into());
+        self.stamp().apply_to(headers);
+        for (name, value) in self.waits().into_iter().flatten() {
+            headers.insert(name, value);
         }
+    }
+
+    /// As [`Self::fields`], for a response that has no map of them.
+    ///
+    /// ```
+    /// use tidegate_http::layer::{Key, Take};
+    /// use tidegate_http::{RateLimit, RequestLimit};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let limits = RateLimit::builder().limit(RequestLimit::new("calls", "1/s burst 3")).build().unwrap();
+    /// let take = [Take { limit: "calls", key: Key::everyone(), cost: 1 }];
+    /// let mut lines = Vec::new();
+    /// limits.check(&take, true).await.unwrap().each_field(|name, value| lines.push(format!("{name}: {value:?}")));
+    /// assert_eq!(lines[1], r#"ratelimit: "\"calls\";r=2;t=1""#);
+    /// # }
+    /// ```
+    pub fn each_field(&self, mut add: impl FnMut(HeaderName, HeaderValue)) {
+        self.stamp().each_field(&mut add);
+        self.waits().into_iter().flatten().for_each(|(name, value)| add(name, value));
+    }
+
+    fn stamp(&self) -> Stamp {
+        let named = |entry: &Entry| self.each.iter().any(|each| Arc::ptr_eq(&each.name, &entry.name));
+        self.desk.stamp_named(&self.verdict, named)
+    }
+
+    /// How long a rejected call has to wait, in two units.
+    fn waits(&self) -> Option<[(HeaderName, HeaderValue); 2]> {
+        let wait = self.retry_after()?;
+        Some([(RETRY_AFTER, whole_seconds(wait).into()), (RETRY_AFTER_MS, whole_ms(wait).into())])
     }
 }
 

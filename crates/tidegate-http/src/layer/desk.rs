@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
+use smallvec::SmallVec;
 use tidegate::{Decision, Policy, PolicyDecision, Receipt};
 
 use super::key::{Key, KeyBy, RequestHead, Who};
@@ -75,6 +76,9 @@ impl Counters {
     }
 }
 
+/// One for each limit: most layers and calls have one, for which nothing is allocated. More would have to be moved with it.
+pub(super) type Few<T> = SmallVec<[T; 1]>;
+
 /// What one request asks of one limit.
 #[derive(Debug, Clone)]
 pub(super) struct Ask<'a> {
@@ -82,6 +86,12 @@ pub(super) struct Ask<'a> {
     /// Which of the limit's quotas its key has.
     pub(super) tier: usize,
     pub(super) cost: u64,
+}
+
+impl Ask<'_> {
+    pub(super) fn into_owned(self) -> Ask<'static> {
+        Ask { key: self.key.into_owned(), tier: self.tier, cost: self.cost }
+    }
 }
 
 /// What was decided about one request.
@@ -108,7 +118,7 @@ pub(super) type Charges = Vec<(usize, Receipt)>;
 #[derive(Debug)]
 pub(super) struct Verdict {
     /// What is to be said of each limit.
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Few<Shown>,
     /// The decision of all limits.
     pub(super) answer: PolicyDecision,
     /// The cost in the limit that the answer speaks of.
@@ -116,7 +126,7 @@ pub(super) struct Verdict {
     /// Which of that limit's quotas its key has.
     pub(super) tier: usize,
     /// What each limit decided, unless all allow the request and nobody asks.
-    pub(super) decisions: Vec<Decision>,
+    pub(super) decisions: Few<Decision>,
     /// Why there is no place in flight, if the limits allow the request.
     pub(super) full: Option<Full>,
     /// The places that the key has left.
@@ -179,7 +189,7 @@ impl Desk {
         match &*self.limits {
             [entry] if !self.has_places() => self.alone(entry, &entry.ask(head), asked),
             limits => {
-                let asks: Vec<Ask<'_>> = limits.iter().map(|entry| entry.ask(head)).collect();
+                let asks: Few<Ask<'_>> = limits.iter().map(|entry| entry.ask(head)).collect();
                 self.decided(&asks, self.together(&asks, self.place_key(head)), asked)
             }
         }
@@ -281,7 +291,7 @@ impl Desk {
         }
         // Nobody else charges these limiters, so what was allowed a moment ago at the same time is allowed still, unless
         // the limits are replaced just now.
-        let charged: Vec<Decision> =
+        let charged: Few<Decision> =
             self.limits.iter().zip(asks).map(|(entry, ask)| entry.check(ask, now)).collect();
         if !self.combine(&charged).decision.is_allowed() {
             drop(running);
@@ -334,7 +344,7 @@ impl Desk {
         }
     }
 
-    pub(super) fn look(&self, asks: &[Ask<'_>], now: u64) -> Vec<Decision> {
+    pub(super) fn look(&self, asks: &[Ask<'_>], now: u64) -> Few<Decision> {
         self.limits.iter().zip(asks).map(|(entry, ask)| entry.peek(ask, ask.cost, now)).collect()
     }
 
@@ -363,7 +373,7 @@ impl Desk {
     ) -> Verdict {
         let mut verdict = Verdict::of(answer, asks);
         if !answer.decision.is_allowed() || self.observer.is_some() {
-            verdict.decisions = decisions.to_vec();
+            verdict.decisions = Few::from_slice(decisions);
         }
         if !self.shows() {
             return verdict;
@@ -384,11 +394,11 @@ impl Desk {
 impl Verdict {
     pub(super) fn of(answer: PolicyDecision, asks: &[Ask<'_>]) -> Self {
         Self {
-            shown: Vec::new(),
+            shown: Few::new(),
             answer,
             cost: answer.limit.map_or(0, |limit| asks[limit].cost),
             tier: answer.limit.map_or(0, |limit| asks[limit].tier),
-            decisions: Vec::new(),
+            decisions: Few::new(),
             full: None,
             free: None,
             permit: None,

@@ -139,6 +139,17 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// The same key, without a copy of its bytes.
+    pub(super) fn borrowed(&self) -> Key<'_> {
+        Key(match &self.0 {
+            Repr::Shared => Repr::Shared,
+            Repr::Client(network) => Repr::Client(*network),
+            Repr::Number(number) => Repr::Number(*number),
+            Repr::Bytes(bytes) => Repr::Bytes(Cow::Borrowed(bytes)),
+            Repr::Both(both) => Repr::Both(Box::new((both.0.borrowed(), both.1.borrowed()))),
+        })
+    }
+
     /// The same key, for longer than the request lives.
     #[must_use]
     pub fn into_owned(self) -> Key<'static> {

@@ -1,9 +1,11 @@
 //! One limit of a layer: its limiter, the quotas of its keys, and what the fields say of each.
 
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use http::HeaderValue;
 use tidegate::clock::Clock;
 use tidegate::shared::{SharedTake, share};
 use tidegate::{
@@ -14,7 +16,7 @@ use super::build::{RateLimitError, RequestLimit};
 use super::desk::{Ask, CostFn, Shown};
 use super::key::{Key, KeyBy, RequestHead};
 use super::shape::Shape;
-use crate::fields::{PolicyItem, Unit, quoted};
+use crate::fields::{PolicyItem, quoted, write_policy};
 
 /// How many different quotas a limit has room for at least, that later ones fit without a new table: 2 KiB a limit. Half
 /// as many would make a reload forget debts more often; twice as many would help few.
@@ -31,7 +33,6 @@ pub(super) struct Entry {
     pub(super) mode: Mode,
     by: KeyBy,
     cost: Option<CostFn>,
-    unit: Unit,
     limiter: Arc<Limiter>,
     capacity: Capacity,
     when_full: WhenFull,
@@ -59,6 +60,8 @@ pub(super) struct TierQuota {
     pub(super) label: Box<str>,
     /// What the fields say of it; `None` if it limits nothing.
     pub(super) shape: Option<Shape>,
+    /// What `RateLimit-Policy` says of it, written.
+    pub(super) policy: Option<HeaderValue>,
 }
 
 /// What the table of a limit is for.
@@ -163,7 +166,13 @@ impl Entry {
                 changes.push((place, in_table));
             }
             let shape = Shape::of(&algorithm, limit.shown_max);
-            *tier = TierQuota { algorithm, in_table, label, shape, ..*tier };
+            let policy = |shape: &Shape| {
+                let window_seconds = NonZeroU64::new(shape.window_seconds);
+                let item = PolicyItem::new(&name, shape.capacity);
+                write_policy(&[PolicyItem { window_seconds, unit: limit.unit.clone(), ..item }])
+            };
+            let policy = shape.as_ref().map(policy).transpose()?;
+            *tier = TierQuota { tier: tier.tier, algorithm, in_table, label, shape, policy };
         }
         let entry = Self {
             quoted: quoted(&name)?,
@@ -171,7 +180,6 @@ impl Entry {
             mode: limit.mode,
             by: limit.by,
             cost: limit.cost,
-            unit: limit.unit,
             limiter,
             capacity,
             table,
@@ -280,7 +288,7 @@ impl Entry {
     /// A key that had another quota when it was charged last is counted by its own from now on. A look does not do that, and
     /// the wait that it tells is only true if the key fills at the rate of its quota meanwhile.
     pub(super) fn carry_over(&self, ask: &Ask<'_>, now: u64) {
-        let _nothing = self.check(&Ask { key: ask.key.clone(), tier: ask.tier, cost: 0 }, now);
+        let _nothing = self.check(&Ask { key: ask.key.borrowed(), tier: ask.tier, cost: 0 }, now);
     }
 
     /// Whose quotas they are: as long as it is the same, no key has had another.
@@ -290,6 +298,23 @@ impl Entry {
 
     pub(super) fn is_of_era(&self, era: &Weak<()>) -> bool {
         std::ptr::eq(era.as_ptr(), Arc::as_ptr(&self.era))
+    }
+
+    /// What a call of cost 0 is told after this decision, by which the call was charged or not.
+    ///
+    /// A token bucket has said that already, if each key has its own; windows, queues and buckets in common are asked.
+    pub(super) fn left(&self, ask: &Ask<'_>, decision: &Decision, is_charged: bool, now: u64) -> Decision {
+        let is_bucket = self.tiers[ask.tier].algorithm.kind() == Kind::TokenBucket;
+        match *decision {
+            Decision::Allowed { .. } if !is_charged => self.peek(ask, 0, now),
+            Decision::Allowed { remaining, reset_after, .. }
+            | Decision::Rejected { remaining, reset_after, .. }
+                if is_bucket && self.when_full == WhenFull::Evict =>
+            {
+                Decision::Allowed { start_after: Duration::ZERO, remaining, reset_after }
+            }
+            _ => self.peek(ask, 0, now),
+        }
     }
 
     /// What takes a charge back.
@@ -352,14 +377,6 @@ impl Entry {
     pub(super) fn as_limit(&self) -> Limit {
         let (name, algorithm) = ((*self.name).into(), self.tiers[0].algorithm);
         Limit { name, algorithm, mode: self.mode }
-    }
-
-    /// What `RateLimit-Policy` says of a quota.
-    pub(super) fn policy_item(&self, place: usize) -> Option<PolicyItem> {
-        let shape = self.tiers[place].shape.as_ref()?;
-        let window_seconds = std::num::NonZeroU64::new(shape.window_seconds);
-        let item = PolicyItem::new(&self.name, shape.capacity);
-        Some(PolicyItem { window_seconds, unit: self.unit.clone(), ..item })
     }
 }
 
@@ -426,6 +443,7 @@ fn tiers(limiter: &Limiter, algorithms: Vec<Algorithm>) -> Vec<TierQuota> {
         in_table: algorithm,
         label: Box::default(),
         shape: None,
+        policy: None,
     };
     algorithms.into_iter().enumerate().map(quota).collect()
 }

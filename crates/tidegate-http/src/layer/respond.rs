@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tidegate::{Decision, Mode};
 
 use super::desk::{Desk, Shown, Verdict};
+use super::limit::Entry;
 use super::places::Full;
 use crate::fields::{
     self, PolicyItem, RATE_LIMIT, RATE_LIMIT_POLICY, RETRY_AFTER_MS, Unit, X_RATE_LIMIT_LIMIT,
@@ -23,6 +24,9 @@ const UNANSWERED: &str = "unanswered";
 /// The name of the limit in flight of each key, in problem bodies and fields.
 pub(super) const IN_FLIGHT_PER_KEY: &str = "in-flight-per-key";
 const IN_FLIGHT_PER_KEY_QUOTED: &str = "\"in-flight-per-key\"";
+
+/// The fields of the older form.
+const LEGACY: [HeaderName; 3] = [X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET];
 
 /// Why a request was rejected, in the extensions of the response: for metrics and logs, or to write another body.
 ///
@@ -79,6 +83,16 @@ impl Stamp {
         }
     }
 
+    /// The fields one by one, for what has no map of them.
+    pub(super) fn each_field(self, mut add: impl FnMut(HeaderName, HeaderValue)) {
+        if let Some((policy, state)) = self.fields {
+            add(RATE_LIMIT_POLICY, policy);
+            add(RATE_LIMIT, state);
+        }
+        let numbers = self.more.and_then(|more| more.legacy).into_iter().flatten();
+        LEGACY.into_iter().zip(numbers).for_each(|(name, number)| add(name, number.into()));
+    }
+
     /// Only the fields.
     pub(super) fn apply_to(self, headers: &mut HeaderMap) {
         if let Some((policy, state)) = self.fields {
@@ -90,8 +104,7 @@ impl Stamp {
         if let Some(numbers) = more.legacy
             && !headers.contains_key(X_RATE_LIMIT_LIMIT)
         {
-            let names = [X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET];
-            headers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
+            headers.extend(LEGACY.into_iter().zip(numbers.map(HeaderValue::from)));
         }
     }
 }
@@ -119,25 +132,37 @@ impl Desk {
         if shown.iter().all(|shown| shown.tier == 0) {
             return Some(usual.clone());
         }
-        // The names were written once already.
-        Some(write_policy(&self.advertised(|limit| shown[limit].tier)).unwrap_or_else(|_| usual.clone()))
+        self.advertised(|limit| shown[limit].tier)
     }
 
-    /// What `RateLimit-Policy` says, where `tier` tells which quota of a limit it is about.
-    pub(super) fn advertised(&self, tier: impl Fn(usize) -> usize) -> Vec<PolicyItem> {
-        let limits = self.limits.iter().enumerate();
-        let mut items: Vec<_> = limits.filter_map(|(limit, entry)| entry.policy_item(tier(limit))).collect();
-        if let Some(per_key) = &self.per_key {
+    /// What `RateLimit-Policy` says, where `tier` tells which quota of a limit it is about; `None` if nothing is limited.
+    pub(super) fn advertised(&self, tier: impl Fn(usize) -> usize) -> Option<HeaderValue> {
+        let per_key = self.per_key.as_ref().and_then(|per_key| {
             let item = PolicyItem::new(IN_FLIGHT_PER_KEY, per_key.max.get());
-            items.push(PolicyItem { unit: Unit::ConcurrentRequests, ..item });
-        }
-        items
+            write_policy(&[PolicyItem { unit: Unit::ConcurrentRequests, ..item }]).ok()
+        });
+        let limits = self.limits.iter().enumerate();
+        let limits = limits.filter_map(|(limit, entry)| entry.quota(tier(limit)).policy.as_ref());
+        listed(limits.chain(&per_key))
     }
 
     /// The fields for a response, with the limit that binds first.
     pub(super) fn stamp(&self, verdict: &Verdict) -> Stamp {
+        self.stamp_with(self.policy_field(&verdict.shown), verdict)
+    }
+
+    /// As [`Self::stamp`], where `RateLimit-Policy` is of the limits that are named only.
+    pub(super) fn stamp_named(&self, verdict: &Verdict, named: impl Fn(&Entry) -> bool) -> Stamp {
+        let tier = |limit: usize| verdict.shown.get(limit).map_or(0, |shown| shown.tier);
+        let limits = self.limits.iter().enumerate().filter(|(_, entry)| named(entry));
+        let policy = listed(limits.filter_map(|(limit, entry)| entry.quota(tier(limit)).policy.as_ref()));
+        self.stamp_with(policy.filter(|_| self.policy_field.is_some()), verdict)
+    }
+
+    /// The fields, with the limit that binds first in that of what is left.
+    fn stamp_with(&self, policy: Option<HeaderValue>, verdict: &Verdict) -> Stamp {
         let binding = verdict.answer.limit.or(verdict.answer.shadow);
-        let fields = self.policy_field(&verdict.shown).map(|policy| {
+        let fields = policy.map(|policy| {
             let mut state = String::with_capacity(64);
             let per_key = verdict.free.map(|free| (IN_FLIGHT_PER_KEY_QUOTED, free, None));
             let is_first = verdict.full == Some(Full::Key);
@@ -158,17 +183,6 @@ impl Desk {
         let shadow = shadow.map(|limit| ShadowRejection { limit: Arc::clone(&self.limits[limit].name) });
         let has_more = legacy.is_some() || shadow.is_some();
         Stamp { fields, more: has_more.then(|| Box::new(More { legacy, shadow })) }
-    }
-
-    /// As [`Self::stamp`], and of the limits that are named only.
-    pub(super) fn stamp_named(&self, verdict: &Verdict, named: impl Fn(usize) -> bool) -> Stamp {
-        let stamp = self.stamp(verdict);
-        let tier = |limit: usize| verdict.shown.get(limit).map_or(0, |shown| shown.tier);
-        let items = self.limits.iter().enumerate().filter(|(limit, _)| named(*limit));
-        let items: Vec<_> = items.filter_map(|(limit, entry)| entry.policy_item(tier(limit))).collect();
-        let policy = write_policy(&items).ok().filter(|_| !items.is_empty());
-        let fields = stamp.fields.and_then(|(_, state)| Some((policy?, state)));
-        Stamp { fields, ..stamp }
     }
 
     fn legacy(&self, limit: usize, shown: Option<&Shown>) -> Option<[u64; 3]> {
@@ -264,6 +278,18 @@ impl Desk {
             }
         }
     }
+}
+
+/// Lists as one list; `None` if there is none. A single one is not written again.
+fn listed<'a>(mut lists: impl Iterator<Item = &'a HeaderValue>) -> Option<HeaderValue> {
+    let first = lists.next()?;
+    let Some(second) = lists.next() else { return Some(first.clone()) };
+    let mut all = first.as_bytes().to_vec();
+    for other in std::iter::once(second).chain(lists) {
+        all.extend_from_slice(b", ");
+        all.extend_from_slice(other.as_bytes());
+    }
+    HeaderValue::try_from(all).ok()
 }
 
 /// How a rejection has to be told.

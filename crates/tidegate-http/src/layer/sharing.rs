@@ -15,7 +15,7 @@ use tidegate::shared::{
 };
 
 use super::build::RateLimitError;
-use super::desk::{Ask, Desk, Shown, Verdict};
+use super::desk::{Ask, Desk, Few, Shown, Verdict};
 use super::key::RequestHead;
 use super::limit::{Entry, Table};
 use super::observe::How;
@@ -79,8 +79,7 @@ impl Desk {
         head: RequestHead<'_>,
     ) -> Result<Asking, Box<Verdict>> {
         let asked = self.observer.is_some().then(|| self.now_ns());
-        let own = |ask: Ask<'_>| Ask { key: ask.key.into_owned(), ..ask };
-        let asks: Vec<Ask<'static>> = self.limits.iter().map(|entry| own(entry.ask(head))).collect();
+        let asks: Vec<Ask<'static>> = self.limits.iter().map(|entry| entry.ask(head).into_owned()).collect();
         let (entered, free) = self.enter(self.place_key(head));
         let permit = match entered {
             Ok(permit) => permit,
@@ -113,9 +112,9 @@ impl Desk {
         (entered.map(|entered| Some(Permit::new(Arc::clone(&self.places), entered))), free)
     }
 
-    pub(super) fn unknown(&self, asks: &[Ask<'_>]) -> Vec<Shown> {
+    pub(super) fn unknown(&self, asks: &[Ask<'_>]) -> Few<Shown> {
         if !self.shows() {
-            return Vec::new();
+            return Few::new();
         }
         asks.iter().map(|ask| Shown { tier: ask.tier, ..Shown::default() }).collect()
     }
@@ -127,7 +126,7 @@ impl Desk {
         each: &[Option<Told>],
         peek: impl Fn(usize, u64) -> Option<Decision>,
     ) -> Verdict {
-        let decisions: Vec<Decision> =
+        let decisions: Few<Decision> =
             each.iter().map(|told| told.map_or(UNKNOWN, |told| told.decision)).collect();
         let mut verdict = Verdict::of(self.combine(&decisions), asks);
         if self.shows() {
