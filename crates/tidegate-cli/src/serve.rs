@@ -258,7 +258,7 @@ impl Limits {
 
     /// These limits are in force now.
     fn show(&self, limits: Vec<FileLimit>, shown: Option<Arc<[Shown]>>) {
-        self.in_force.set(limits.into());
+        self.in_force.set(limits);
         if let (Some(board), Some(shown)) = (&self.board, shown) {
             board.show(shown);
         }

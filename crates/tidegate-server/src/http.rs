@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -267,10 +267,15 @@ fn takes<'a>(desk: &Desk, named: &'a [Named]) -> Result<Vec<Take<'a>>, Box<Respo
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(bytes) => {
+    // Room for a decision in one limit, so that few answers are moved while they are written.
+    let mut bytes = Vec::with_capacity(512);
+    match serde_json::to_writer(&mut bytes, value) {
+        Ok(()) => {
+            let mut response = Response::new(Body::from(bytes));
+            *response.status_mut() = status;
             let kind = HeaderValue::from_static("application/json");
-            (status, [(CONTENT_TYPE, kind)], Bytes::from(bytes)).into_response()
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
         }
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &format!("no JSON: {error}")),
     }

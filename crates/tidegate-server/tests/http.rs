@@ -390,6 +390,11 @@ async fn wrong_questions_are_said_and_charge_nothing() {
         ("/v1/check", json!({"limit": "calls", "cost": -1}), "the JSON is not understood: "),
         (
             "/v1/check",
+            json!({"limit": "calls", "key": 7}),
+            "the JSON is not understood: invalid type: integer `7`, expected a text for `key`",
+        ),
+        (
+            "/v1/check",
             json!({"limit": "calls", "kex": "ann"}),
             "the JSON is not understood: unknown field `kex`",
         ),

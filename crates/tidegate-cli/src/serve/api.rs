@@ -6,21 +6,33 @@ use axum::Router;
 use tidegate_http::RateLimit;
 use tidegate_server::http::{Api, KeyOf, LimitInWords, router};
 
-use super::key::key;
+use super::key::{Word, key};
 use super::layer::words;
 use crate::check::described;
 use crate::limits::FileLimit;
 
 /// The limits in force, as the file says them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct InForce(Arc<Mutex<Arc<[FileLimit]>>>);
+pub(super) struct InForce(Arc<Mutex<Arc<[Known]>>>);
+
+/// A limit in force.
+#[derive(Debug)]
+struct Known {
+    limit: FileLimit,
+    /// What its key is made of, or why that is not known. It is read once, as each decision needs it.
+    words: Result<Vec<Word>, String>,
+}
 
 impl InForce {
-    pub(super) fn set(&self, limits: Arc<[FileLimit]>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    pub(super) fn set(&self, limits: Vec<FileLimit>) {
+        let known = |limit: FileLimit| {
+            let words = words(&limit).map_err(|error| error.to_string());
+            Known { limit, words }
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = limits.into_iter().map(known).collect();
     }
 
-    fn get(&self) -> Arc<[FileLimit]> {
+    fn get(&self) -> Arc<[Known]> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -31,10 +43,10 @@ pub(super) fn key_of(in_force: &InForce) -> KeyOf {
     Arc::new(move |limit: &str, parts: &[String]| {
         let limits = in_force.get();
         // What is no limit is said by whoever decides.
-        let Some(limit) = limits.iter().find(|one| *one.limit.name == *limit) else {
+        let Some(Known { limit, words }) = limits.iter().find(|one| *one.limit.limit.name == *limit) else {
             return Ok(tidegate_http::layer::Key::everyone());
         };
-        let words = words(limit).map_err(|error| error.to_string())?;
+        let words = words.as_ref().map_err(String::clone)?;
         if words.len() != parts.len() {
             let name = &limit.limit.name;
             return Err(match limit.key.as_slice() {
@@ -47,7 +59,7 @@ pub(super) fn key_of(in_force: &InForce) -> KeyOf {
                 ),
             });
         }
-        key(&words, parts)
+        key(words, parts)
     })
 }
 
@@ -60,7 +72,7 @@ pub(super) fn routes(layer: &RateLimit, in_force: &InForce, token: Option<Arc<st
             name: limit.limit.name.to_string(),
             words: described(limit).lines().map(line).collect(),
         };
-        of_words.get().iter().map(of).collect()
+        of_words.get().iter().map(|known| of(&known.limit)).collect()
     };
     router(Api { limits: layer.clone(), key_of: key_of(in_force), words: Arc::new(in_words), token })
 }

@@ -8,7 +8,8 @@ use axum::body::{Body, HttpBody as _};
 use axum::http::StatusCode;
 use axum::response::Response;
 use http_body_util::BodyExt as _;
-use serde::de::{DeserializeOwned, Unexpected, Visitor};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{DeserializeOwned, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -107,12 +108,32 @@ impl Visitor<'_> for AnyWhole {
     }
 }
 
-/// A key, or the parts of one.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a key is a text, or a list of texts where a limit has several parts")]
-enum KeyText {
-    One(String),
-    Parts(Vec<String>),
+/// The parts of a key; a text is one.
+#[derive(Debug)]
+struct KeyText(Vec<String>);
+
+impl<'de> Deserialize<'de> for KeyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyKey)
+    }
+}
+
+struct AnyKey;
+
+impl<'de> Visitor<'de> for AnyKey {
+    type Value = KeyText;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text for `key`, or a list of texts where a limit has several parts")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<KeyText, E> {
+        Ok(KeyText(vec![key.to_owned()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<KeyText, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(parts)).map(KeyText)
+    }
 }
 
 /// What a reserved call has cost.
@@ -150,11 +171,7 @@ impl Asked {
 
 impl Named {
     fn new(check: Check) -> Result<Self, Box<Response>> {
-        let key = match check.key {
-            None => Vec::new(),
-            Some(KeyText::One(key)) => vec![key],
-            Some(KeyText::Parts(parts)) => parts,
-        };
+        let key = check.key.map_or(Vec::new(), |KeyText(parts)| parts);
         if key.iter().map(String::len).sum::<usize>() > KEY_MAX {
             return Err(wrong(&format!("a key of `{}` is longer than {KEY_MAX} bytes", check.limit)));
         }

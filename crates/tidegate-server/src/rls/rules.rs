@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tidegate::{Mode, Quota};
 use tidegate_http::layer::Key;
 
@@ -236,18 +237,21 @@ pub struct Rules {
 /// A pattern, and the limits that have it.
 type Fitting = (Pattern, Vec<Arc<Ruled>>);
 
+/// One for each descriptor or limit of it: most requests have one, for which nothing is allocated.
+pub(super) type Few<T> = SmallVec<[T; 1]>;
+
 /// What is asked for a request.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'a> {
-    pub(super) charges: Vec<Take<'a>>,
-    pub(super) looks: Vec<Take<'a>>,
+    pub(super) charges: Few<Take<'a>>,
+    pub(super) looks: Few<Take<'a>>,
     /// Where each descriptor finds its answers.
-    pub(super) descriptors: Vec<Vec<Place>>,
+    pub(super) descriptors: Few<Few<Place>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Take<'a> {
-    pub(super) limit: Arc<Ruled>,
+    pub(super) limit: &'a Ruled,
     pub(super) key: Key<'a>,
     pub(super) cost: u64,
 }
@@ -290,11 +294,11 @@ impl Rules {
     }
 
     /// What a request takes. Descriptors that take from the same tokens add up.
-    pub(super) fn plan<'a>(&self, request: &'a RateLimitRequest) -> Plan<'a> {
+    pub(super) fn plan<'a>(&'a self, request: &'a RateLimitRequest) -> Plan<'a> {
         let mut plan = Plan::default();
         let patterns = self.domains.get(&*request.domain).map_or(&[][..], Vec::as_slice);
         let usual = u64::from(request.hits_addend.max(1));
-        let found: Vec<_> = request
+        let found: Few<_> = request
             .descriptors
             .iter()
             .map(|descriptor| {
@@ -307,14 +311,12 @@ impl Rules {
             for limit in *limits {
                 match find(&plan.charges, limit, key) {
                     Some(at) => plan.charges[at].cost = plan.charges[at].cost.saturating_add(*cost),
-                    None => {
-                        plan.charges.push(Take { limit: Arc::clone(limit), key: key.clone(), cost: *cost })
-                    }
+                    None => plan.charges.push(Take { limit, key: key.clone(), cost: *cost }),
                 }
             }
         }
         for found in found {
-            let mut places = Vec::new();
+            let mut places = Few::new();
             for (key, limit) in
                 found.iter().flat_map(|(key, limits, _)| limits.iter().map(move |limit| (key, limit)))
             {
@@ -323,7 +325,7 @@ impl Rules {
                     Some(at) => Place::Charge(at),
                     None => Place::Look(find(&plan.looks, limit, key).unwrap_or_else(|| {
                         // There has to be one at least.
-                        plan.looks.push(Take { limit: Arc::clone(limit), key: key.clone(), cost: 1 });
+                        plan.looks.push(Take { limit, key: key.clone(), cost: 1 });
                         plan.looks.len() - 1
                     })),
                 });
@@ -334,8 +336,8 @@ impl Rules {
     }
 }
 
-fn find(takes: &[Take<'_>], limit: &Arc<Ruled>, key: &Key<'_>) -> Option<usize> {
-    takes.iter().position(|take| Arc::ptr_eq(&take.limit, limit) && take.key == *key)
+fn find(takes: &[Take<'_>], limit: &Ruled, key: &Key<'_>) -> Option<usize> {
+    takes.iter().position(|take| std::ptr::eq(take.limit, limit) && take.key == *key)
 }
 
 #[cfg(test)]
@@ -467,6 +469,7 @@ mod tests {
             [0, 1, 2, 3, 4, 5].map(place),
             [charge(0), charge(1), Some(Place::Look(0)), charge(0), charge(0), None]
         );
+        drop(plan);
         request.hits_addend = 0;
         assert_eq!(shown(&rules.plan(&request).charges), ["user ann 6", "user bob 3"]);
     }

@@ -16,7 +16,7 @@ use super::incoming::{Incoming, Opened};
 use super::proto::rate_limit_response::Code;
 use super::proto::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use super::proto::{RateLimitRequest, RateLimitResponse};
-use super::rules::{self, Rules};
+use super::rules::{self, Few, Rules};
 use super::status::Decided;
 
 /// The longest message, in bytes. Envoy sends some hundred.
@@ -176,22 +176,26 @@ impl Rls {
 
     /// Looks first, as a look that finds nothing refuses the charges.
     async fn decide(&self, plan: &rules::Plan<'_>) -> Result<Decided, CheckError> {
-        let looks = self.check(&plan.looks, false).await?;
-        let is_charged = looks.as_ref().is_none_or(Checked::is_allowed);
-        let charges = self.check(&plan.charges, is_charged).await?;
+        let looks = match &plan.looks[..] {
+            [] => None,
+            // Few requests look, so what is moved about for all is small.
+            looks => Some(Box::new(Box::pin(self.check(looks, false)).await?)),
+        };
+        let is_charged = looks.as_ref().is_none_or(|looks| looks.is_allowed());
+        let charges = match &plan.charges[..] {
+            [] => None,
+            charges => Some(self.check(charges, is_charged).await?),
+        };
         let mut decided = Decided { charges, looks, is_charged };
         decided.is_charged = decided.is_allowed();
         Ok(decided)
     }
 
-    async fn check(&self, takes: &[rules::Take<'_>], charge: bool) -> Result<Option<Checked>, CheckError> {
-        if takes.is_empty() {
-            return Ok(None);
-        }
+    async fn check(&self, takes: &[rules::Take<'_>], charge: bool) -> Result<Checked, CheckError> {
         let named =
             takes.iter().map(|take| Take { limit: &take.limit.name, key: take.key.clone(), cost: take.cost });
-        let takes: Vec<_> = named.collect();
-        self.shared.limits.check(&takes, charge).await.map(Some)
+        let takes: Few<_> = named.collect();
+        self.shared.limits.check(&takes, charge).await
     }
 }
 

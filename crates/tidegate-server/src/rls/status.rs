@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use http::HeaderMap;
 use tidegate::shared::Made;
 use tidegate::{Decision, Mode};
 use tidegate_http::layer::{Checked, CheckedLimit, Outcome};
@@ -16,7 +15,7 @@ use super::rules::{Place, Plan, Take};
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) charges: Option<Checked>,
-    pub(super) looks: Option<Checked>,
+    pub(super) looks: Option<Box<Checked>>,
     /// Whether the charges were made.
     pub(super) is_charged: bool,
 }
@@ -41,23 +40,23 @@ impl Decided {
     }
 
     fn each(&self) -> impl Iterator<Item = &Checked> {
-        self.looks.iter().chain(&self.charges)
+        self.looks.as_deref().into_iter().chain(&self.charges)
     }
 
     pub(super) fn response(&self, plan: &Plan<'_>) -> RateLimitResponse {
         let refused = self.each().find(|checked| !checked.is_allowed());
-        let mut fields = HeaderMap::new();
-        if let Some(checked) = refused.or(self.charges.as_ref()).or(self.looks.as_ref()) {
-            checked.fields(&mut fields);
+        let mut fields = Vec::new();
+        if let Some(checked) = refused.or(self.charges.as_ref()).or(self.looks.as_deref()) {
+            checked.each_field(|name, value| {
+                let value = value.to_str().unwrap_or_default().to_owned();
+                fields.push(HeaderValue { key: name.as_str().to_owned(), value });
+            });
         }
-        let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-            Some(HeaderValue { key: name.to_string(), value: value.to_str().ok()?.to_owned() })
-        };
         let code = if refused.is_some() { Code::OverLimit } else { Code::Ok };
         RateLimitResponse {
             overall_code: code.into(),
             statuses: plan.descriptors.iter().map(|places| self.status(plan, places)).collect(),
-            response_headers_to_add: fields.iter().filter_map(field).collect(),
+            response_headers_to_add: fields,
             raw_body: refused.map(problem).unwrap_or_default().into_bytes(),
         }
     }
@@ -66,7 +65,7 @@ impl Decided {
     fn status(&self, plan: &Plan<'_>, places: &[Place]) -> DescriptorStatus {
         let said = places.iter().filter_map(|place| match *place {
             Place::Charge(at) => said(&plan.charges[at], self.charges.as_ref()?, at, self.is_charged),
-            Place::Look(at) => said(&plan.looks[at], self.looks.as_ref()?, at, false),
+            Place::Look(at) => said(&plan.looks[at], self.looks.as_deref()?, at, false),
         });
         let binding = said.max_by_key(|said| {
             let is_enforced = said.take.limit.mode == Mode::Enforce;
