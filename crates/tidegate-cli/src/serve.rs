@@ -53,9 +53,10 @@ use reload::{Reloader, Reloads};
 use said::{say, wait_until_said};
 use store::{SharedStore, Without};
 
-/// Serve HTTP under a limit, to try one with curl or `tidegate hammer`
+/// Run a server under limits: HTTP, decisions at /v1, Redis clients, Envoy
 ///
-/// Every path and method is answered, but those of /v1 (below): 200 when the limits allow it, 429 with Retry-After (whole seconds),
+/// Without more than a limit it is one to try with curl or `tidegate hammer`. Every path and method is
+/// answered, but those of /v1 (below): 200 when the limits allow it, 429 with Retry-After (whole seconds),
 /// retry-after-ms and a problem body when not, 503 when too many requests are in flight. A leaky bucket answers 200 later
 /// instead, while there is room in its queue. Responses carry the fields RateLimit and RateLimit-Policy. Ctrl-C or SIGTERM
 /// stops it when the requests in flight are answered, in at most 10 s; a second one at once.

@@ -5,7 +5,7 @@
 //! one it must succeed. A line `...` stands for any lines, and `[..]` within a line for anything.
 //!
 //! `cargo run --release --` and `tidegate` run the binary under test, in a folder of its own that holds `tests/data`. A
-//! command that ends in `&` is a server: it gets a free port in place of 8080, as others do in place of 8081 and 6379, and it
+//! command that ends in `&` is a server: it gets a free port in place of 8080, as others do in place of 8081, 6379 and 6380, and it
 //! is stopped at the end of its block. Of a `redis-server` nothing is shown but that it is there.
 //! What a clock decides is not compared: times in the output of `hammer` and `serve`, and whether `hammer` warns that it
 //! sent requests late. A block with a server is tried again when it differs, at most four times, since on a busy machine
@@ -167,11 +167,12 @@ impl Block<'_> {
     }
 
     fn run(&self, folder: &Folder) -> Result<(), String> {
-        let [port, second, redis] = free_ports();
+        let [port, second, redis, resp] = free_ports();
         let mut servers = Vec::new();
         for step in &self.commands {
             let command = with_port(step.command, port);
             let command = command.replace(":8081", &format!(":{second}")).replace("6379", &redis.to_string());
+            let command = command.replace("6380", &resp.to_string());
             let printed = match command.strip_suffix('&') {
                 Some(command) if command.starts_with("redis-server") => {
                     servers.push(start_redis(folder, command, redis));
@@ -185,7 +186,7 @@ impl Block<'_> {
                 None => run(folder, &command),
             };
             let printed = printed.replace(&port.to_string(), "8080").replace(&second.to_string(), "8081");
-            let printed = printed.replace(&redis.to_string(), "6379");
+            let printed = printed.replace(&redis.to_string(), "6379").replace(&resp.to_string(), "6380");
             let timed = ["hammer", "serve"].iter().any(|verb| step.command.contains(verb));
             let is_compared = |line: &&str| !(timed && line.starts_with(LATE));
             let got: Vec<String> =
@@ -233,8 +234,8 @@ fn run(folder: &Folder, command: &str) -> String {
 }
 
 /// Ports that nobody has, all different.
-fn free_ports() -> [u16; 3] {
-    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+fn free_ports() -> [u16; 4] {
+    let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.each_ref().map(|listener| listener.local_addr().unwrap().port())
 }
 

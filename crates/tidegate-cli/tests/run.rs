@@ -36,7 +36,7 @@ impl Folder {
     fn tidegate(&self, arguments: &[&str]) -> Command {
         // What a shell starts in the background ignores these, and so would all of its children.
         let mut command = Command::new("env");
-        command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("--default-signal=INT,QUIT,HUP").arg(env!("CARGO_BIN_EXE_tidegate"));
         command.arg("run").args(arguments).current_dir(&self.0).env("XDG_STATE_HOME", &self.0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

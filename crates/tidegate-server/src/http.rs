@@ -115,10 +115,14 @@ pub fn router(api: Api) -> Router {
         .route("/v1/cancel", post(cancel))
         .route("/v1/limits", get(limits))
         .route("/v1/openapi.json", get(openapi))
-        .method_not_allowed_fallback(async || problem(StatusCode::METHOD_NOT_ALLOWED, "see /v1/openapi.json"))
+        .method_not_allowed_fallback(async || {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method; see /v1/openapi.json")
+        })
         .with_state(desk)
         .route("/v1/auth", any(move |request: Request| auth::ask(auth.clone(), request)))
-        .route("/v1/{*other}", any(async || problem(StatusCode::NOT_FOUND, "see /v1/openapi.json")));
+        .route("/v1", any(no_such_path))
+        .route("/v1/", any(no_such_path))
+        .route("/v1/{*other}", any(no_such_path));
     match token {
         Some(token) => ask_token(router, token),
         None => router,
@@ -144,6 +148,10 @@ async fn has_token(State(token): State<Arc<str>>, request: Request, next: Next) 
         problem(StatusCode::UNAUTHORIZED, "send the token of this server as `Authorization: Bearer TOKEN`");
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
+}
+
+async fn no_such_path() -> Response {
+    problem(StatusCode::NOT_FOUND, "there is no such path; see /v1/openapi.json")
 }
 
 async fn check(State(desk): State<Desk>, body: Body) -> Response {

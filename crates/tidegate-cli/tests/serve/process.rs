@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn tidegate(args: &[&str]) -> Command {
     // What a shell starts in the background ignores this, and so would all of its children.
     let mut command = Command::new("env");
-    command.arg("--default-signal=INT").arg(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("--default-signal=INT,HUP").arg(env!("CARGO_BIN_EXE_tidegate"));
     command.args(args).stdin(Stdio::null());
     command
 }
