@@ -6,7 +6,7 @@
 //! The files are those of the command, which has no library: nobody else needs one, and a target needs these few.
 
 #![no_main]
-#![allow(dead_code, reason = "the command uses more of its files")]
+#![expect(dead_code, reason = "the command uses more of its files")]
 
 #[path = "../../crates/tidegate-cli/src"]
 mod cli {
